@@ -3,9 +3,15 @@
 #include <memory>
 
 #include "common/log/json_formatter.h"
+#include "spdlog/async.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
 namespace winnow {
+namespace {
+
+constexpr size_t kMostWaitingLines = 8192;
+
+}  // namespace
 
 absl::Status CheckLogLevel(const std::string& level) {
   if (level == "off" || spdlog::level::from_str(level) != spdlog::level::off) return absl::OkStatus();
@@ -22,14 +28,17 @@ absl::Status StartLog(const LogOptions& options) {
     name += c;
     if (c == '%') name += c;
   }
-  auto logger = std::make_shared<spdlog::logger>("winnow", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  // Before the logger, which only refers to it.
+  spdlog::init_thread_pool(kMostWaitingLines, 1);
+  auto logger =
+      std::make_shared<spdlog::async_logger>("winnow", std::make_shared<spdlog::sinks::stderr_sink_mt>(),
+                                             spdlog::thread_pool(), spdlog::async_overflow_policy::overrun_oldest);
   if (options.format == LogFormat::kJson) {
     logger->set_formatter(std::make_unique<JsonFormatter>(options.role, options.rank));
   } else {
     logger->set_pattern("%Y-%m-%d %H:%M:%S.%e %L " + name + " %v");
   }
   logger->set_level(level);
-  logger->flush_on(spdlog::level::trace);
   spdlog::set_default_logger(std::move(logger));
   return absl::OkStatus();
 }

@@ -157,6 +157,12 @@ class Engine {
   void EndPiece(Sequence& sequence, uint32_t count);
   // The end of a layer for all tokens of the prompt, which goes layer by layer.
   void FinishPromptLayer(Sequence& sequence);
+  // Whether the logits of a position of the prompt before its last are wanted. Such a position is the only one of its
+  // piece of the last layer.
+  bool ScoresAt(const Sequence& sequence, uint32_t position) const;
+  // Takes how likely the token behind a position was.
+  void ScorePrompt(Sequence& sequence, uint32_t position, std::span<const float> logits);
+  void PlanNoDraw();
   PrefillStep& BeginPrefillStep(Sequence& sequence, uint32_t first, uint32_t count);
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.
@@ -199,6 +205,8 @@ class Engine {
   void BeginSampling(Sequence& sequence);
   // `drawn`: by the forward pass; nullopt: chosen from the logits.
   void TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits);
+  // Tells how far the prompt is, where the request asks for it and it is time to.
+  void ReportPrompt(Sequence& sequence, std::chrono::steady_clock::time_point now);
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
   // What Decode or Prefill drew for that row.
   std::optional<uint32_t> Drawn(int row) const;

@@ -32,6 +32,10 @@ void Engine::StartOpening(Sequence& sequence) {
       request.mutable_sampling()->clear_constraint();  // which may be long, and which a router sends with each attempt
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
       request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      if (sequence.skips_prefix_cache) request.set_max_cached_tokens(0);
+      // Positions whose logits are wanted are computed in pieces of their own, whose rows in the last layer are not to
+      // the bit those of others.
+      if (sequence.prompt_scores.has_value()) request.set_prefix_salt("scored," + request.prefix_salt());
       opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
     }
     mailbox_.Put([this, &sequence, opened = std::move(opened)] { OnOpened(sequence, opened); });

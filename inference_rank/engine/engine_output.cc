@@ -95,6 +95,16 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
   }
 }
 
+void Engine::ReportPrompt(Sequence& sequence, std::chrono::steady_clock::time_point now) {
+  if (!sequence.prompt_report.has_value() || !sequence.generated.empty() || !sequence.prompt_report->IsDue(now)) return;
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  event.mutable_prompt_progress()->set_computed_tokens(
+      ComputedPromptTokens(*sequence.arena, layout_.num_layers, sequence.next_position, sequence.cached_tokens));
+  event.mutable_prompt_progress()->set_cached_tokens(sequence.cached_tokens);
+  sequence.sink->Send(std::move(event));
+}
+
 void Engine::ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens) {
   v1::DispatchResponse event;
   event.set_request_id(sequence.request_id);

@@ -67,6 +67,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     if (paced) most = std::min(most, PacedTokens(*sequence, now));
     if (most == 0) break;
     sequence->last_chunk = now;
+    ReportPrompt(*sequence, now);
     if (sequence->remote_prefix.has_value()) {
       done += RunRemotePiece(*sequence, most);
       continue;
@@ -96,12 +97,16 @@ PrefillStep& Engine::BeginPrefillStep(Sequence& sequence, uint32_t first, uint32
 uint32_t Engine::RunChunk(Sequence& sequence, uint32_t most) {
   const uint32_t first = sequence.next_position;
   const bool last = first + 1 == sequence.prompt_tokens();
-  const uint32_t count = last ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
+  const bool scores = ScoresAt(sequence, first);
+  const uint32_t count = last || scores ? 1 : std::min(most, sequence.prompt_tokens() - 1 - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, kNoLayer, 0, 1);
   const bool followed = last && HasFollowers(sequence);
   if (last) PlanPromptDraw(sequence, followed);
+  if (scores) PlanNoDraw();
   PrefillStep& step = BeginPrefillStep(sequence, first, count);
-  const std::span<float> logits = forward_.Prefill({sequence.prompt.data() + first, count}, first, last, step);
+  const std::span<float> logits =
+      forward_.Prefill({sequence.prompt.data() + first, count}, first, last || scores, step);
+  if (scores && forward_.status().ok()) ScorePrompt(sequence, first, logits);
   sequence.next_position += count;
   if (!forward_.status().ok()) return count;
   ++metrics_.prefill_chunks;
@@ -140,12 +145,18 @@ uint32_t Engine::RunLayerPiece(Sequence& sequence, uint32_t most) {
   const int layer = arena.layer;
   const uint32_t first = arena.layer_position;
   const bool last = first + 1 == prompt;
-  const uint32_t count = last ? 1 : std::min(most, std::min(LayerEnd(sequence), prompt - 1) - first);
+  const bool scores = layer + 1 == layout_.num_layers && ScoresAt(sequence, first);
+  const uint32_t count = last || scores ? 1 : std::min(most, std::min(LayerEnd(sequence), prompt - 1) - first);
   const TimelineSpan span(metrics_.timeline, Span::kPrefillChunk, static_cast<uint16_t>(layer), 0, 1);
   const std::vector<float*> hidden = ResidualsOf(sequence, first);
   if (layer == 0) forward_.EmbedPrompt({sequence.prompt.data() + first, count}, hidden);
   PrefillStep& step = BeginPrefillStep(sequence, first, count);
-  forward_.PrefillLayer(layer, first, static_cast<int>(count), last, hidden, step);
+  forward_.PrefillLayer(layer, first, static_cast<int>(count), last || scores, hidden, step);
+  if (scores) {
+    PlanNoDraw();
+    const std::span<float> logits = forward_.PromptLogits(hidden);
+    if (forward_.status().ok()) ScorePrompt(sequence, first, logits);
+  }
   if (forward_.status().ok()) EndPiece(sequence, count);
   return count;
 }
@@ -188,6 +199,28 @@ void Engine::FinishPromptLayer(Sequence& sequence) {
   if (options_.on_prefilled_by_layer) {
     options_.on_prefilled_by_layer(sequence.prompt_tokens(), arena.layer_kv_bytes(), residual_bytes);
   }
+}
+
+bool Engine::ScoresAt(const Sequence& sequence, uint32_t position) const {
+  return sequence.prompt_scores.has_value() && position + 1 < sequence.prompt_tokens();
+}
+
+void Engine::ScorePrompt(Sequence& sequence, uint32_t position, std::span<const float> logits) {
+  const uint32_t scored = position + 1;
+  sequence.prompt_scores->Add(scored, sequence.prompt[scored], logits);
+  std::optional<v1::DispatchResponse::PromptTokens> batch =
+      sequence.prompt_scores->TakeBatch(/*last=*/scored + 1 == sequence.prompt_tokens());
+  if (!batch.has_value()) return;
+  v1::DispatchResponse event;
+  event.set_request_id(sequence.request_id);
+  *event.mutable_prompt_tokens() = *std::move(batch);
+  sequence.sink->Send(std::move(event));
+}
+
+void Engine::PlanNoDraw() {
+  if (!forward_.DrawsTokens()) return;
+  draws_.assign(1, std::nullopt);
+  forward_.PlanDraws(draws_);
 }
 
 void Engine::PlanPromptDraw(Sequence& sequence, bool followed) {

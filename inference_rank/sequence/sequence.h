@@ -16,6 +16,8 @@
 #include "inference_rank/memory/working_set.h"
 #include "inference_rank/sequence/event_sink.h"
 #include "inference_rank/sequence/mass_summary.h"
+#include "inference_rank/sequence/prompt_report.h"
+#include "inference_rank/sequence/prompt_scores.h"
 #include "inference_rank/sequence/remote_prefix.h"
 #include "inference_rank/sequence/sampler.h"
 #include "inference_rank/sequence/selection_trace.h"
@@ -59,6 +61,7 @@ struct Sequence {
   std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
   bool hand_over = false;  // another rank decodes
+  bool skips_prefix_cache = false;
   v1::SamplingParams sampling_params;
   v1::StoppingParams stopping;
   std::shared_ptr<TokenGrammar> grammar;  // that its output must be of; may be null
@@ -129,7 +132,9 @@ struct Sequence {
   bool forked = false;                   // and has not been admitted since
   std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
-  std::optional<SelectionTrace> trace;  // for requests that ask what their steps attended to
+  std::optional<SelectionTrace> trace;        // for requests that ask what their steps attended to
+  std::optional<PromptReport> prompt_report;  // for requests that ask how far their prompt is
+  std::optional<PromptScores> prompt_scores;  // for requests that ask how likely their prompt is
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included

@@ -43,6 +43,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();
   sequence->hand_over = submit.hand_over();
+  sequence->skips_prefix_cache = submit.skip_prefix_cache() || submit.has_prompt_top_logprobs();
   sequence->tenant = submit.tenant();
   sequence->priority = submit.priority();
   if (submit.fork_sequence_id() != 0 && !submit.attach()) {
@@ -107,6 +108,11 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
     WINNOW_RETURN_IF_ERROR(CheckTrace(*sequence, submit.trace_parts(), limits));
     sequence->trace.emplace(spec, limits.layout, sequence->prompt_tokens(), sequence->max_positions,
                             submit.trace_parts());
+  }
+  if (submit.prompt_progress()) sequence->prompt_report.emplace();
+  if (submit.has_prompt_top_logprobs()) {
+    if (submit.attach()) return absl::InvalidArgumentError("prompt_top_logprobs with attach");
+    sequence->prompt_scores.emplace(submit.prompt_top_logprobs());
   }
   const uint32_t pages =
       WorkingSet::PagesNeeded(limits.layout, spec, sequence->max_positions, limits.slot_parts, sequence->slot_order);

@@ -100,7 +100,8 @@ void DispatchedRequest::StartAttempt() {
       return snapshot.Find(v1::ROLE_CACHE_RANK, cache) != nullptr;
     });
     // Some attempts may try to reach cache ranks that are said to live; then the sequence is given up.
-    attach = submitted_ && !sequence_lost_ && attach_failures_ < context_->options.max_attach_failures && caches_live;
+    attach = submitted_ && !sequence_lost_ && attach_failures_ < context_->options.max_attach_failures && caches_live &&
+             !NeedsPromptTokens();
     if (attach) {
       need.caches = caches;
       if (prompt_stored_) need.work = Work::kDecode;
@@ -199,10 +200,13 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   if (request_.top_logprobs) submit.set_top_logprobs(*request_.top_logprobs);
   submit.set_deadline_unix_nanos(UnixNanos(request_.deadline));
   submit.set_hand_over(route_->hand_over);
-  submit.set_fork_sequence_id(role.fork_of);
+  submit.set_fork_sequence_id(NeedsPromptTokens() ? 0 : role.fork_of);
   submit.set_fork_at_current_token(request_.fork.has_value());
   submit.set_followers(role.followers);
   submit.set_trace_parts(request_.trace_parts);
+  submit.set_skip_prefix_cache(request_.skip_prefix_cache);
+  submit.set_prompt_progress(request_.prompt_progress && journal_.ids().empty());
+  if (NeedsPromptTokens()) submit.set_prompt_top_logprobs(*request_.prompt_top_logprobs);
   return submit;
 }
 
@@ -245,6 +249,13 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       DropAttempt(false);
       return Fail(status);
     }
+    case v1::DispatchResponse::kPromptTokens:
+      return OnPromptTokens(event->prompt_tokens());
+    case v1::DispatchResponse::kPromptProgress: {
+      if (!journal_.ids().empty()) return;
+      const v1::DispatchResponse::PromptProgress& progress = event->prompt_progress();
+      return observer_->OnPromptProgress(progress.computed_tokens(), progress.cached_tokens());
+    }
     case v1::DispatchResponse::kHandedOver:
       return OnHandedOver();
     case v1::DispatchResponse::EVENT_NOT_SET:
@@ -252,7 +263,28 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
   }
 }
 
+bool DispatchedRequest::NeedsPromptTokens() const {
+  return request_.prompt_top_logprobs.has_value() && told_prompt_tokens_ < request_.prompt_token_ids.size();
+}
+
+void DispatchedRequest::OnPromptTokens(const v1::DispatchResponse::PromptTokens& tokens) {
+  if (tokens.first_index() > told_prompt_tokens_) {
+    return Fail(absl::DataLossError(absl::StrCat("the inference rank sent the prompt's token ", tokens.first_index(),
+                                                 " where token ", told_prompt_tokens_, " was due")));
+  }
+  std::vector<v1::Token> unheard;
+  size_t index = tokens.first_index();
+  for (const v1::Token& token : tokens.tokens()) {
+    if (index++ < told_prompt_tokens_) continue;
+    unheard.push_back(token);
+  }
+  told_prompt_tokens_ += unheard.size();
+  if (!unheard.empty()) observer_->OnPromptTokens(unheard);
+}
+
 void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) {
+  if (NeedsPromptTokens())
+    return Fail(absl::DataLossError("the inference rank left out log probabilities of the prompt"));
   const absl::StatusOr<TokenJournal::Accepted> accepted = journal_.Accept(delta);
   if (!accepted.ok()) return Fail(accepted.status());
   NoteProgress();

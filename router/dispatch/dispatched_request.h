@@ -46,7 +46,10 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void NoteNumerics();
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
+  void OnPromptTokens(const v1::DispatchResponse::PromptTokens& tokens);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  // Some of the prompt's log probabilities are still to come: only an attempt that computes the prompt brings them.
+  bool NeedsPromptTokens() const;
   // Tells the registry, now and then, that the ranks of the attempt work.
   void NoteProgress();
   void OnHandedOver();
@@ -81,7 +84,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   std::optional<Route> route_;           // of the latest attempt
   std::vector<uint64_t> prefix_hashes_;  // from Begin on
   bool cached_prompt_known_ = false;
-  bool submitted_ = false;  // some attempt has had the chance to open the sequence
+  size_t told_prompt_tokens_ = 1;  // with request_.prompt_top_logprobs; nothing stands before the first
+  bool submitted_ = false;         // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
   bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
   bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on

@@ -78,7 +78,8 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
       if (it != handlers_.end()) {
         handler = it->second;
         // A sequence that was handed over may still be cancelled.
-        if (!reading_.has_tokens() && !reading_.has_handed_over()) handlers_.erase(it);
+        const bool is_over = reading_.has_finished() || reading_.has_failed();
+        if (is_over) handlers_.erase(it);
       }
     }
     if (handler) (*handler)(std::move(reading_));

@@ -47,6 +47,10 @@ struct TokenRequest {
   int32_t priority = 0;      // higher goes first
   uint32_t trace_parts = 0;  // tokens carry a SelectionTrace of so many parts; 0: none does
   std::optional<TokenFork> fork = {};
+  bool skip_prefix_cache = false;  // all of the prompt is computed
+  bool prompt_progress = false;    // the observer hears how far the prompt is
+  // The observer hears how likely the prompt's tokens were, and this many most likely ones at their places.
+  std::optional<uint32_t> prompt_top_logprobs = {};
 };
 
 // Receives what becomes of a TokenRequest. Called from the dispatcher's threads, one call at a time per stream, never
@@ -57,6 +61,12 @@ class TokenObserver {
   virtual ~TokenObserver() = default;
   // Before the first OnTokens, at most once: so many tokens of the prompt came from the prefix cache.
   virtual void OnCachedPrompt(uint32_t /*tokens*/) {}
+  // Before the first OnTokens, any number of times, to requests that ask for it: of the prompt's tokens, those that
+  // need not be computed any more, and how many of these were cached. Another attempt may begin with fewer.
+  virtual void OnPromptProgress(uint32_t /*computed_tokens*/, uint32_t /*cached_tokens*/) {}
+  // Likewise, to requests that ask for it: tokens of the prompt with their log probabilities, each once, in order, from
+  // the second on.
+  virtual void OnPromptTokens(const std::vector<v1::Token>& /*tokens*/) {}
   virtual void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) = 0;
   virtual void OnFinished(v1::FinishReason reason, const v1::SelectionStats& stats) = 0;
   virtual void OnFailed(const absl::Status& status) = 0;

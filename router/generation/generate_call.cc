@@ -65,6 +65,20 @@ void GenerateCall::Stop(const absl::Status& status) {
   Advance();
 }
 
+void GenerateCall::OnPromptProgress(const PromptProgress& progress) {
+  const auto self = shared_from_this();
+  std::lock_guard lock(mutex_);
+  if (end_) return;
+  // Of what waits for a slow client the newest is enough.
+  std::erase_if(queue_, [](const Queued& queued) { return queued.message.has_prompt_progress(); });
+  v1::GenerateResponse message;
+  message.mutable_prompt_progress()->set_computed_tokens(progress.computed_tokens);
+  message.mutable_prompt_progress()->set_cached_tokens(progress.cached_tokens);
+  message.mutable_prompt_progress()->set_prompt_tokens(progress.prompt_tokens);
+  queue_.push_back({std::move(message), 0});
+  Advance();
+}
+
 void GenerateCall::OnDelta(const TextDelta& delta) {
   const auto self = shared_from_this();
   std::unique_ptr<GenerationHandle> dropped;

@@ -34,6 +34,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   // Ends the call with this status and cancels the generation. Any thread.
   void Stop(const absl::Status& status);
 
+  void OnPromptProgress(const PromptProgress& progress) override;
   void OnDelta(const TextDelta& delta) override;
   void OnOutputEnd(const OutputEnd& end) override;
   void OnDone(const GenerationUsage& usage) override;

@@ -30,8 +30,12 @@ struct GenerationInput {
   bool include_stop = false;  // what ended the output is part of its text
   std::optional<uint32_t> top_logprobs;
   SelectionSpec selection;
-  int32_t priority = 0;      // -100 to 100, higher goes first
-  uint32_t trace_parts = 0;  // tokens carry a SelectionTrace of so many parts; 0: none does
+  int32_t priority = 0;            // -100 to 100, higher goes first
+  uint32_t trace_parts = 0;        // tokens carry a SelectionTrace of so many parts; 0: none does
+  bool skip_prefix_cache = false;  // all of the prompt is computed
+  bool prompt_progress = false;    // the observer hears how far the prompt is
+  // The observer hears how likely the prompt's tokens were, and this many most likely ones at their places.
+  std::optional<uint32_t> prompt_top_logprobs = {};
   std::chrono::system_clock::time_point deadline;
 };
 
@@ -57,11 +61,22 @@ struct GenerationUsage {
   uint32_t cached_prompt_tokens = 0;  // of prompt_tokens: not computed for the first output
 };
 
-// Called from dispatcher threads, one call at a time per generation: OnDelta and OnOutputEnd in any interleaving of
-// outputs, then exactly one of OnDone (after every output has ended) and OnFailed.
+// How far the prompt is. It may go back where the request has moved to another rank.
+struct PromptProgress {
+  uint32_t computed_tokens = 0;  // of the prompt: they need not be computed any more; those that were cached included
+  uint32_t cached_tokens = 0;
+  uint32_t prompt_tokens = 0;
+};
+
+// Called from dispatcher threads, one call at a time per generation: OnPromptProgress and OnPromptTokens, to requests
+// that ask for them, before the first output's first OnDelta; OnDelta and OnOutputEnd in any interleaving of outputs,
+// then exactly one of OnDone (after every output has ended) and OnFailed.
 class GenerationObserver {
  public:
   virtual ~GenerationObserver() = default;
+  virtual void OnPromptProgress(const PromptProgress& /*progress*/) {}
+  // Tokens of the prompt with their log probabilities: each once, in order, from the second on.
+  virtual void OnPromptTokens(const std::vector<v1::Token>& /*tokens*/) {}
   virtual void OnDelta(const TextDelta& delta) = 0;
   virtual void OnOutputEnd(const OutputEnd& end) = 0;
   virtual void OnDone(const GenerationUsage& usage) = 0;

@@ -13,6 +13,8 @@ class CountingObserver final : public GenerationObserver {
  public:
   CountingObserver(KeyAccount::Place place, GenerationObserver* next) : place_(std::move(place)), next_(next) {}
 
+  void OnPromptProgress(const PromptProgress& progress) override { next_->OnPromptProgress(progress); }
+  void OnPromptTokens(const std::vector<v1::Token>& tokens) override { next_->OnPromptTokens(tokens); }
   void OnDelta(const TextDelta& delta) override {
     place_.CountAnswer(static_cast<uint32_t>(delta.tokens.size()), Clock::now());
     next_->OnDelta(delta);

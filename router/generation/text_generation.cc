@@ -46,6 +46,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     for (const auto& output : outputs_) {
       TokenRequest request = request_;
       request.sampling.set_sample_index(first_sample + output->index);
+      if (output->index > 0) {
+        request.prompt_progress = false;
+        request.prompt_top_logprobs.reset();
+      }
       absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
         record_.ended = absl::StatusCodeToString(stream.status().code());
@@ -97,6 +101,8 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     request.deadline = input.deadline;
     request.group = 0;
     request.group_size = 1;
+    request.prompt_progress = false;
+    request.prompt_top_logprobs.reset();
     auto fork = std::make_shared<RunningGeneration>(observer, tools_, request, record_.request_id + "/fork");
     WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
     return std::make_pair(std::move(fork), std::move(request));
@@ -116,6 +122,18 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     void OnCachedPrompt(uint32_t cached) override {
       Post([cached](RunningGeneration& g, Output& o) {
         if (o.index == 0) g.usage_.cached_prompt_tokens = cached;
+      });
+    }
+    void OnPromptProgress(uint32_t computed, uint32_t cached) override {
+      Post([computed, cached](RunningGeneration& g, Output& o) {
+        if (o.closed) return;
+        g.observer_->OnPromptProgress(
+            {.computed_tokens = computed, .cached_tokens = cached, .prompt_tokens = g.usage_.prompt_tokens});
+      });
+    }
+    void OnPromptTokens(const std::vector<v1::Token>& tokens) override {
+      Post([tokens](RunningGeneration& g, Output& o) {
+        if (!o.closed) g.observer_->OnPromptTokens(tokens);
       });
     }
     void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) override {
@@ -307,7 +325,10 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                        .group = input.n > 1 ? next_group_.fetch_add(1) : 0,
                        .group_size = input.n,
                        .priority = input.priority,
-                       .trace_parts = input.trace_parts};
+                       .trace_parts = input.trace_parts,
+                       .skip_prefix_cache = input.skip_prefix_cache,
+                       .prompt_progress = input.prompt_progress,
+                       .prompt_top_logprobs = input.prompt_top_logprobs};
   if (options_.head_profile != nullptr) {
     request.selection = WithHeadProfile(std::move(request.selection), *options_.head_profile);
   }

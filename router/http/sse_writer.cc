@@ -12,9 +12,10 @@ void SseWriter::Start() {
                           .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
 }
 
-bool SseWriter::Event(std::string_view data) {
+bool SseWriter::Event(std::string_view data, std::string_view name) {
   Start();
-  return exchange_->Write(absl::StrCat("data: ", AbslSv(data), "\n\n"));
+  const std::string head = name.empty() ? "" : absl::StrCat("event: ", AbslSv(name), "\n");
+  return exchange_->Write(absl::StrCat(head, "data: ", AbslSv(data), "\n\n"));
 }
 
 bool SseWriter::Comment(std::string_view text) {

@@ -13,8 +13,9 @@ class SseWriter {
 
   bool started() const { return started_; }
   void Start();
-  // `data` holds no line break. False when the client is gone or lags too far behind.
-  bool Event(std::string_view data);
+  // `data` holds no line break; an event without a name is a message. False when the client is gone or lags too far
+  // behind.
+  bool Event(std::string_view data, std::string_view name = {});
   // A line that clients ignore; keeps proxies from closing a quiet stream.
   bool Comment(std::string_view text);
   void Finish();

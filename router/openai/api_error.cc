@@ -1,6 +1,7 @@
 #include "router/openai/api_error.h"
 
 #include "absl/strings/cord.h"
+#include "absl/strings/str_replace.h"
 #include "router/keys/retry_after.h"
 #include "router/openai/json_writer.h"
 
@@ -64,6 +65,20 @@ absl::Status InvalidField(std::string_view param, std::string_view message, std:
   if (!param.empty()) status.SetPayload(kParamPayload, absl::Cord(AbslSv(param)));
   if (!code.empty()) status.SetPayload(kCodePayload, absl::Cord(AbslSv(code)));
   return status;
+}
+
+absl::Status RenameField(const absl::Status& status, const std::function<std::string(const std::string&)>& rename) {
+  const std::string param = PayloadOf(status, kParamPayload);
+  if (param.empty()) return status;
+  const std::string renamed = rename(param);
+  const std::string message =
+      absl::StrReplaceAll(status.message(), {{absl::StrCat("\"", param), absl::StrCat("\"", renamed)}});
+  absl::Status result(status.code(), message);
+  result.SetPayload(kParamPayload, absl::Cord(renamed));
+  if (const std::string code = PayloadOf(status, kCodePayload); !code.empty()) {
+    result.SetPayload(kCodePayload, absl::Cord(code));
+  }
+  return result;
 }
 
 absl::Status ModelNotFound(std::string_view name, const ServedModel& served) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -11,6 +12,9 @@ namespace winnow {
 // A refusal that blames one field of the request: INVALID_ARGUMENT that remembers the field's path and a code ("" =
 // null).
 absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code = "invalid_value");
+
+// The same refusal of a field that the client calls otherwise.
+absl::Status RenameField(const absl::Status& status, const std::function<std::string(const std::string&)>& rename);
 
 // The model asked for is not served here: NOT_FOUND with the code model_not_found.
 absl::Status ModelNotFound(std::string_view name, const ServedModel& served);

@@ -14,7 +14,7 @@ class ChatFormat : public ResponseFormat {
  public:
   ChatFormat(ResponseIdentity identity, const TextCodec* codec) : identity_(std::move(identity)), codec_(*codec) {}
 
-  std::string Whole(const std::vector<ChoiceResult>& choices, const UsageTotals& usage) const override {
+  std::string Whole(const std::vector<ChoiceResult>& choices, const UsageTotals& usage) override {
     JsonWriter json;
     json.BeginObject();
     WriteResponseHead(identity_, kObject, &json);
@@ -31,22 +31,27 @@ class ChatFormat : public ResponseFormat {
       WriteTraces(choice.tokens, &json);
       json.EndObject();
     }
-    json.EndArray().Key("usage");
+    json.EndArray();
+    if (identity_.prompt_logprobs && !choices.empty()) {
+      json.Key("prompt_logprobs");
+      WritePromptLogprobs(choices[0].prompt_tokens, *identity_.prompt_logprobs, codec_, &json);
+    }
+    json.Key("usage");
     usage.Write(&json);
     json.EndObject();
     return json.Take();
   }
 
-  std::string FirstChunk(uint32_t choice, const std::optional<ChunkUsage>& usage) const override {
+  StreamEvents FirstChunk(uint32_t choice, const std::optional<ChunkUsage>& usage) override {
     JsonWriter json;
     OpenChunk(choice, &json);
     json.Key("role").String("assistant").Key("content").String("");
     CloseChunk({}, {}, usage, &json);
-    return json.Take();
+    return {{.data = json.Take()}};
   }
 
-  std::string DeltaChunk(uint32_t choice, const ChoiceDelta& delta, const std::optional<ChunkUsage>& usage,
-                         size_t*) const override {
+  StreamEvents DeltaChunk(uint32_t choice, const ChoiceDelta& delta, const std::optional<ChunkUsage>& usage,
+                          size_t*) override {
     const MessageDelta& message = delta.message;
     JsonWriter json;
     OpenChunk(choice, &json);
@@ -59,19 +64,21 @@ class ChatFormat : public ResponseFormat {
       json.EndArray();
     }
     CloseChunk(delta.tokens, {}, usage, &json);
-    return json.Take();
+    return {{.data = json.Take()}};
   }
 
-  std::string EndChunk(uint32_t choice, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage) const override {
+  StreamEvents EndChunk(uint32_t choice, const ChoiceEnd& end, const std::optional<ChunkUsage>& usage) override {
     JsonWriter json;
     OpenChunk(choice, &json);
     CloseChunk({}, end, usage, &json);
-    return json.Take();
+    return {{.data = json.Take()}};
   }
 
-  std::string UsageChunk(const UsageTotals& usage) const override {
-    return FormatUsageChunk(identity_, kChunkObject, usage);
+  StreamEvents PromptChunk(uint32_t prompt_index, const PromptProgress& progress) override {
+    return FormatPromptChunk(identity_, kChunkObject, prompt_index, progress);
   }
+
+  StreamEvents End(const UsageTotals& usage) override { return FormatStreamEnd(identity_, kChunkObject, usage); }
 
  private:
   // Up to and into "delta".

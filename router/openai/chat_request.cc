@@ -76,6 +76,7 @@ absl::StatusOr<GenerationRequest> ParseChatRequest(const Json& body, const Serve
   const std::optional<int64_t> top = reader.Int("top_logprobs", 0, kMaxTopLogprobs);
   if (top && *top > 0 && !logprobs) reader.Fail("top_logprobs", "needs \"logprobs\" to be true.");
   if (logprobs) request.top_logprobs = static_cast<uint32_t>(top.value_or(0));
+  request.prompt_logprobs = ReadPromptLogprobs(reader, request.fields.stream);
   const bool include_reasoning = reader.Bool("include_reasoning").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 

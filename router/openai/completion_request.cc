@@ -81,13 +81,18 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(request.fields, ParseCommonFields(body, model, codec, Endpoint::kCompletions));
 
   JsonReader reader(body);
-  const TokenLimit max_tokens = ReadTokenLimit(reader);
-  if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
   const bool echo = reader.Bool("echo").value_or(false);
-  if (echo && request.top_logprobs) {
-    reader.Fail("echo", "with \"logprobs\" needs the log probabilities of the prompt, which are not computed here.",
-                "unsupported_parameter");
+  TokenLimit max_tokens = ReadTokenLimit(reader, /*lowest=*/echo ? 0 : 1);
+  if (max_tokens.tokens == 0) {
+    request.drops_answer = true;
+    max_tokens.tokens = 1;
   }
+  if (const auto top = reader.Int("logprobs", 0, kMaxTopLogprobs)) request.top_logprobs = static_cast<uint32_t>(*top);
+  request.echoes_logprobs = echo && request.top_logprobs;
+  if (request.echoes_logprobs && request.fields.stream && request.fields.n > 1) {
+    reader.Fail("echo", "with \"logprobs\" in a stream allows one answer for each prompt, \"n\" 1.");
+  }
+  request.prompt_logprobs = ReadPromptLogprobs(reader, request.fields.stream);
   const bool add_special_tokens = reader.Bool("add_special_tokens").value_or(true);
   WINNOW_RETURN_IF_ERROR(reader.status());
 

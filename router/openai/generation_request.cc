@@ -18,13 +18,20 @@ absl::StatusOr<std::vector<uint32_t>> CheckedPrompt(absl::StatusOr<std::vector<u
                       "context_length_exceeded");
 }
 
-TokenLimit ReadTokenLimit(JsonReader& reader) {
+TokenLimit ReadTokenLimit(JsonReader& reader, int64_t lowest) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  TokenLimit limit{.tokens = reader.Int("max_tokens", 1, kMax)};
-  if (const auto newer = reader.Int("max_completion_tokens", 1, kMax)) {
+  TokenLimit limit{.tokens = reader.Int("max_tokens", lowest, kMax)};
+  if (const auto newer = reader.Int("max_completion_tokens", lowest, kMax)) {
     limit = {.tokens = newer, .field = "max_completion_tokens"};
   }
   return limit;
+}
+
+std::optional<uint32_t> ReadPromptLogprobs(JsonReader& reader, bool stream) {
+  const auto top = reader.Int("prompt_logprobs", 0, kMaxTopLogprobs);
+  if (!top) return std::nullopt;
+  if (stream) reader.Fail("prompt_logprobs", "is not told in a stream; \"echo\" with \"logprobs\" is.");
+  return static_cast<uint32_t>(*top);
 }
 
 const ServedModel* PromptBound(const Json& body, const ServedModel& model) {

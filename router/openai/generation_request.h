@@ -23,8 +23,12 @@ struct GenerationRequest {
   CommonFields fields;
   std::vector<Prompt> prompts;  // choice index = prompt index * n + sample
   std::optional<uint32_t> top_logprobs;
-  ChatParsing parsing;                  // of a chat: how its answers become messages
-  std::vector<uint32_t> shown_special;  // special tokens that the text is to show, because they mark something
+  bool echoes_logprobs = false;  // of a completion with `echo`: its log probabilities begin with the prompt's
+  std::optional<uint32_t> prompt_logprobs;  // a response has those of the prompt, and so many alternatives, apart
+  bool drops_answer = false;                // nothing is wanted but the prompt: the token that is drawn is not told
+  ChatParsing parsing;                      // of a chat: how its answers become messages
+  Json echoed = {};                         // of a Responses request: what its response repeats
+  std::vector<uint32_t> shown_special;      // special tokens that the text is to show, because they mark something
 };
 
 // The ids that TextCodec::EncodeAtMost gave for the prompt in the field `name`, or its error as an API error.
@@ -38,8 +42,11 @@ struct TokenLimit {
   const char* field = "max_tokens";
 };
 
-// "max_tokens", or "max_completion_tokens", its newer name, which wins where both are given.
-TokenLimit ReadTokenLimit(JsonReader& reader);
+// "max_tokens", or "max_completion_tokens", its newer name, which wins where both are given; `lowest` or more.
+TokenLimit ReadTokenLimit(JsonReader& reader, int64_t lowest = 1);
+
+// "prompt_logprobs": how many alternatives; not in a stream.
+std::optional<uint32_t> ReadPromptLogprobs(JsonReader& reader, bool stream);
 
 // The model whose context bounds the request's prompts already while they are tokenized; null with
 // "truncate_prompt_tokens", which makes a prompt of any length fit.

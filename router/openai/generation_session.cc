@@ -10,12 +10,25 @@ namespace {
 
 constexpr int kClientClosedRequest = 499;  // as CANCELLED of ToApiError
 
+std::string_view EndpointLabel(Endpoint endpoint) {
+  switch (endpoint) {
+    case Endpoint::kChatCompletions:
+      return "chat_completions";
+    case Endpoint::kResponses:
+      return "responses";
+    default:
+      return "completions";
+  }
+}
+
 }  // namespace
 
 class GenerationSession::PromptObserver : public GenerationObserver {
  public:
   PromptObserver(GenerationSession* session, uint32_t prompt_index) : session_(*session), prompt_index_(prompt_index) {}
 
+  void OnPromptProgress(const PromptProgress& progress) override { session_.Enqueue(prompt_index_, progress); }
+  void OnPromptTokens(const std::vector<v1::Token>& tokens) override { session_.Enqueue(prompt_index_, tokens); }
   void OnDelta(const TextDelta& delta) override { session_.Enqueue(prompt_index_, delta); }
   void OnOutputEnd(const OutputEnd& end) override { session_.Enqueue(prompt_index_, end); }
   void OnDone(const GenerationUsage& usage) override { session_.Enqueue(prompt_index_, usage); }
@@ -47,6 +60,13 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
 
 GenerationSession::~GenerationSession() = default;
 
+// Those that the client wants, together or apart.
+std::optional<uint32_t> GenerationSession::PromptTopLogprobs() const {
+  std::optional<uint32_t> top = request_.prompt_logprobs;
+  if (request_.echoes_logprobs) top = std::max(top.value_or(0), *request_.top_logprobs);
+  return top;
+}
+
 void GenerationSession::Start(Generation* generation) {
   exchange_->OnClose([self = shared_from_this()](CloseReason) { self->Release("cancelled", kClientClosedRequest); });
   const CommonFields& fields = request_.fields;
@@ -69,6 +89,11 @@ void GenerationSession::Start(Generation* generation) {
     input.selection = fields.selection;
     input.priority = fields.priority;
     input.trace_parts = fields.trace_parts;
+    input.skip_prefix_cache = fields.skip_prefix_cache;
+    input.prompt_progress = fields.prompt_progress;
+    input.prompt_top_logprobs = PromptTopLogprobs();
+    // Nothing stands before a prompt's first token.
+    if (input.prompt_top_logprobs) prompt_tokens_.emplace_back(1).front().set_id(prompt.token_ids.front());
     input.deadline = deadline_;
     observers_.push_back(std::make_unique<PromptObserver>(this, i));
     absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =
@@ -102,13 +127,27 @@ void GenerationSession::Drain() {
   }
 }
 
+void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, PromptProgress& progress) {
+  Send(format_->PromptChunk(prompt_index, progress));
+}
+
+void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, PromptTokens& tokens) {
+  PromptTokens& all = prompt_tokens_.at(prompt_index);
+  std::move(tokens.begin(), tokens.end(), std::back_inserter(all));
+}
+
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta) {
+  if (request_.drops_answer) return;
   const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
   Choice& choice = choices_.at(index);
   ObserveLatency(&choice, at, delta.tokens.size());
   choice.tokens += static_cast<uint32_t>(delta.tokens.size());
   ChoiceDelta said{.message = {}, .tokens = std::move(delta.tokens)};
   choice.parser->Push(delta.text, &said.message);
+  // What the parser holds back counts with what it turns out to be part of.
+  if (!said.message.reasoning.empty() && said.message.content.empty()) {
+    usage_.AddReasoning(static_cast<uint32_t>(said.tokens.size()));
+  }
   Deliver(index, std::move(said));
 }
 
@@ -120,6 +159,7 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputE
   choice.parser->Finish(&rest.message);
   if (!rest.message.empty()) Deliver(index, std::move(rest));
   ChoiceEnd how{.reason = end.reason, .stop_match = std::move(end.stop_match), .called_tools = choice.called_tools};
+  if (request_.drops_answer) how = {.reason = v1::FINISH_REASON_LENGTH};
   if (!request_.fields.stream) {
     choice.result.end = std::move(how);
     return;
@@ -153,6 +193,7 @@ std::optional<ChunkUsage> GenerationSession::UsageOf(uint32_t index) const {
 }
 
 void GenerationSession::Handle(uint32_t, Clock::time_point, GenerationUsage& usage) {
+  if (request_.drops_answer) usage.completion_tokens = 0;
   usage_.Add(usage);
   if (++prompts_done_ == request_.prompts.size()) Complete();
 }
@@ -178,18 +219,21 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
 
 void GenerationSession::SendFirstChunk(uint32_t index) {
   if (std::exchange(choices_[index].first_sent, true)) return;
-  if (const std::string chunk = format_->FirstChunk(index, UsageOf(index)); !chunk.empty()) Send(chunk);
+  Send(format_->FirstChunk(index, UsageOf(index)));
   const std::string& echo = request_.prompts[index / request_.fields.n].echo;
-  if (echo.empty()) return;
-  const ChoiceDelta delta{.message = {.content = echo}, .tokens = {}};
+  if (echo.empty() && !request_.echoes_logprobs) return;
+  ChoiceDelta delta{.message = {.content = echo}, .tokens = {}};
+  if (request_.echoes_logprobs) delta.prompt_tokens = prompt_tokens_[index / request_.fields.n];
   Send(format_->DeltaChunk(index, delta, UsageOf(index), &choices_[index].text_offset));
 }
 
-void GenerationSession::Send(const std::string& chunk) {
-  // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
-  // then.
-  if (!released_ && !sse_.Event(chunk)) Release("cancelled", kClientClosedRequest);
-  last_sent_ = Clock::now();
+void GenerationSession::Send(const StreamEvents& events) {
+  for (const StreamEvent& event : events) {
+    // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
+    // then.
+    if (!released_ && !sse_.Event(event.data, event.name)) Release("cancelled", kClientClosedRequest);
+    last_sent_ = Clock::now();
+  }
 }
 
 void GenerationSession::KeepAlive() {
@@ -203,13 +247,15 @@ void GenerationSession::KeepAlive() {
 
 void GenerationSession::Complete() {
   if (request_.fields.stream) {
-    if (request_.fields.include_usage) Send(format_->UsageChunk(usage_));
-    Send("[DONE]");
+    Send(format_->End(usage_));
     sse_.Finish();
   } else {
     std::vector<ChoiceResult> results;
     results.reserve(choices_.size());
-    for (Choice& choice : choices_) results.push_back(std::move(choice.result));
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (!prompt_tokens_.empty()) choices_[i].result.prompt_tokens = prompt_tokens_[i / request_.fields.n];
+      results.push_back(std::move(choices_[i].result));
+    }
     exchange_->Respond({.status = 200, .body = format_->Whole(results, usage_)});
   }
   Release("stop", 200);
@@ -218,7 +264,7 @@ void GenerationSession::Complete() {
 void GenerationSession::Fail(const absl::Status& status) {
   const ApiError error = ToApiError(status);
   if (sse_.started()) {
-    Send(ErrorJson(error));
+    Send(format_->Failure(error));
     sse_.Finish();
   } else {
     exchange_->Respond(ErrorResponse(status));
@@ -232,8 +278,8 @@ void GenerationSession::Release(std::string_view outcome, int http_status) {
   if (hooks_.on_answer) hooks_.on_answer(http_status);
   if (hooks_.on_generation) {
     const std::chrono::duration<double> seconds = Clock::now() - exchange_->request().received_at;
-    hooks_.on_generation(request_.endpoint == Endpoint::kCompletions ? "completions" : "chat_completions", outcome,
-                         usage_.prompt_tokens(), usage_.completion_tokens(), seconds.count());
+    hooks_.on_generation(EndpointLabel(request_.endpoint), outcome, usage_.prompt_tokens(), usage_.completion_tokens(),
+                         seconds.count());
   }
 }
 

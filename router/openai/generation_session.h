@@ -42,7 +42,8 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
 
  private:
   using Clock = std::chrono::steady_clock;
-  using Event = std::variant<TextDelta, OutputEnd, GenerationUsage, absl::Status>;
+  using PromptTokens = std::vector<v1::Token>;  // with their log probabilities
+  using Event = std::variant<PromptProgress, PromptTokens, TextDelta, OutputEnd, GenerationUsage, absl::Status>;
   struct QueuedEvent {
     uint32_t prompt_index = 0;
     Clock::time_point at;
@@ -60,11 +61,16 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
     bool has_token = false;
   };
 
+  // How many most likely tokens are asked for at each place of the prompts.
+  std::optional<uint32_t> PromptTopLogprobs() const;
+
   // Any thread.
   void Enqueue(uint32_t prompt_index, Event event);
 
   // The rest on the connection's thread.
   void Drain();
+  void Handle(uint32_t prompt_index, Clock::time_point at, PromptProgress& progress);
+  void Handle(uint32_t prompt_index, Clock::time_point at, PromptTokens& tokens);
   void Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta);
   void Handle(uint32_t prompt_index, Clock::time_point at, OutputEnd& end);
   void Handle(uint32_t prompt_index, Clock::time_point at, GenerationUsage& usage);
@@ -74,7 +80,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   void Deliver(uint32_t index, ChoiceDelta delta);
   void SendFirstChunk(uint32_t index);
   std::optional<ChunkUsage> UsageOf(uint32_t index) const;
-  void Send(const std::string& chunk);
+  void Send(const StreamEvents& events);
   void Complete();
   void Fail(const absl::Status& status);
   // Destroys the handles, which cancels what is left; nothing is handled afterwards.
@@ -96,6 +102,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   // On the connection's thread.
   SseWriter sse_;
   Clock::time_point last_sent_;
+  std::vector<PromptTokens> prompt_tokens_;  // by prompt, where their log probabilities are wanted
   std::vector<Choice> choices_;
   UsageTotals usage_;
   size_t prompts_done_ = 0;

@@ -70,7 +70,9 @@ void WriteCompletionLogprobs(std::span<const v1::Token> tokens, const LogprobsSh
     json->Null();
   } else {
     json->BeginArray();
-    for (const v1::Token& token : tokens) WriteTopMap(token, shown, codec, json);
+    for (const v1::Token& token : tokens) {
+      token.has_logprob() ? WriteTopMap(token, shown, codec, json) : static_cast<void>(json->Null());
+    }
     json->EndArray();
   }
   json->Key("text_offset").BeginArray();
@@ -82,9 +84,33 @@ void WriteCompletionLogprobs(std::span<const v1::Token> tokens, const LogprobsSh
   json->EndObject();
 }
 
-void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
-                       JsonWriter* json) {
-  json->BeginObject().Key("content").BeginArray();
+void WritePromptLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json) {
+  const auto write = [&](uint32_t id, float logprob, uint32_t rank) {
+    json->Key(std::to_string(id)).BeginObject().Key("logprob");
+    WriteLogprob(logprob, json);
+    json->Key("rank").Int(rank).Key("decoded_token").String(TokenLabel(codec.TokenText(id))).EndObject();
+  };
+  json->BeginArray();
+  for (const v1::Token& token : tokens) {
+    if (!token.has_logprob()) {
+      json->Null();
+      continue;
+    }
+    json->BeginObject();
+    write(token.id(), token.logprob(), token.rank());
+    const int count = std::min<int>(static_cast<int>(top), token.top_logprobs_size());
+    for (int i = 0; i < count; ++i) {
+      const v1::TokenLogprob& candidate = token.top_logprobs(i);
+      if (candidate.id() != token.id()) write(candidate.id(), candidate.logprob(), static_cast<uint32_t>(i) + 1);
+    }
+    json->EndObject();
+  }
+  json->EndArray();
+}
+
+void WriteTokenLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
+                        JsonWriter* json) {
+  json->BeginArray();
   for (const v1::Token& token : tokens) {
     json->BeginObject();
     WriteChatToken(token.id(), shown, codec, json);
@@ -101,7 +127,14 @@ void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& s
     }
     json->EndArray().EndObject();
   }
-  json->EndArray().Key("refusal").Null().EndObject();
+  json->EndArray();
+}
+
+void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
+                       JsonWriter* json) {
+  json->BeginObject().Key("content");
+  WriteTokenLogprobs(tokens, shown, codec, json);
+  json->Key("refusal").Null().EndObject();
 }
 
 }  // namespace winnow

@@ -22,9 +22,18 @@ struct LogprobsShown {
 };
 
 // The "logprobs" object of a completions choice for consecutive tokens. Without alternatives top_logprobs is null.
-// `text_offset` is the number of characters of the output before the tokens, and is advanced past them.
+// A token without a log probability, as the first of a prompt is, has null. `text_offset` is the number of characters
+// of the output before the tokens, and is advanced past them.
 void WriteCompletionLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
                              size_t* text_offset, JsonWriter* json);
+
+// "prompt_logprobs" as vLLM has it: null for the first token, and for each other one an object of "<id>" to {"logprob",
+// "rank", "decoded_token"}, the token itself first and then the `top` most likely ones.
+void WritePromptLogprobs(std::span<const v1::Token> tokens, uint32_t top, const TextCodec& codec, JsonWriter* json);
+
+// Tokens as chats list them: a list of objects with token, bytes, logprob and top_logprobs.
+void WriteTokenLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,
+                        JsonWriter* json);
 
 // The "logprobs" object of a chat choice.
 void WriteChatLogprobs(std::span<const v1::Token> tokens, const LogprobsShown& shown, const TextCodec& codec,

@@ -14,6 +14,7 @@
 #include "router/openai/completion_request.h"
 #include "router/openai/generation_session.h"
 #include "router/openai/model_list.h"
+#include "router/openai/responses_request.h"
 #include "router/openai/selection_list.h"
 #include "router/openai/tokenize.h"
 
@@ -22,6 +23,11 @@ namespace {
 
 int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+const char* IdPrefix(Endpoint endpoint) {
+  if (endpoint == Endpoint::kResponses) return "resp_";
+  return endpoint == Endpoint::kChatCompletions ? "chatcmpl-" : "cmpl-";
 }
 
 std::string JsonReason(const absl::Status& status) {
@@ -97,6 +103,7 @@ class OpenAiService::Impl {
   };
   void Generate(Exchange exchange, Endpoint endpoint);
   absl::StatusOr<Admitted> Parse(const HttpRequest& request, Endpoint endpoint) const;
+  std::unique_ptr<ResponseFormat> FormatFor(Endpoint endpoint, ResponseIdentity identity, Json echoed) const;
   void StartSession(const Exchange& exchange, absl::StatusOr<Admitted> admitted);
   void Refuse(const Exchange& exchange, const absl::Status& status);
   void Answer(Exchange exchange,
@@ -120,6 +127,8 @@ void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
               [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kCompletions); });
   routes->Add(HttpMethod::kPost, "/v1/chat/completions",
               [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kChatCompletions); });
+  routes->Add(HttpMethod::kPost, "/v1/responses",
+              [this](Exchange exchange) { Generate(std::move(exchange), Endpoint::kResponses); });
   routes->Add(HttpMethod::kGet, "/v1/models",
               [this](Exchange exchange) { exchange->Respond({.body = ModelListJson(model_(), started_unix_s_)}); });
   routes->Add(HttpMethod::kGet, "/v1/models/*", [this](Exchange exchange) { ShowModel(exchange); });
@@ -160,11 +169,24 @@ absl::StatusOr<OpenAiService::Impl::Admitted> OpenAiService::Impl::Parse(const H
   WINNOW_ASSIGN_OR_RETURN(Caller caller, CallerOf(request));
   WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(request.body));
   const ServedModel model = ModelFor(caller, model_());
-  WINNOW_ASSIGN_OR_RETURN(GenerationRequest parsed, endpoint == Endpoint::kCompletions
-                                                        ? ParseCompletionRequest(body, model, codec_)
-                                                        : ParseChatRequest(body, model, codec_));
+  WINNOW_ASSIGN_OR_RETURN(GenerationRequest parsed,
+                          endpoint == Endpoint::kCompletions ? ParseCompletionRequest(body, model, codec_)
+                          : endpoint == Endpoint::kResponses ? ParseResponsesRequest(body, model, codec_)
+                                                             : ParseChatRequest(body, model, codec_));
   if (caller.account != nullptr) WINNOW_RETURN_IF_ERROR(caller.account->CheckModel(parsed.fields.model));
   return Admitted{std::move(caller), std::move(parsed)};
+}
+
+std::unique_ptr<ResponseFormat> OpenAiService::Impl::FormatFor(Endpoint endpoint, ResponseIdentity identity,
+                                                               Json echoed) const {
+  switch (endpoint) {
+    case Endpoint::kChatCompletions:
+      return MakeChatFormat(std::move(identity), &codec_);
+    case Endpoint::kResponses:
+      return MakeResponsesFormat(std::move(identity), std::move(echoed), &codec_);
+    default:
+      return MakeCompletionFormat(std::move(identity), &codec_);
+  }
 }
 
 void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<Admitted> admitted) {
@@ -173,18 +195,20 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
   if (!timeout.ok()) return Refuse(exchange, timeout.status());
 
   GenerationRequest& request = admitted->request;
-  const bool chat = request.endpoint == Endpoint::kChatCompletions;
-  ResponseIdentity identity{.id = absl::StrCat(chat ? "chatcmpl-" : "cmpl-", exchange->request().request_id),
+  const Endpoint endpoint = request.endpoint;
+  ResponseIdentity identity{.id = absl::StrCat(IdPrefix(endpoint), exchange->request().request_id),
                             .created_unix_s = UnixSeconds(),
                             .model = request.fields.model,
                             .top_logprobs = request.top_logprobs,
+                            .echoes_logprobs = request.echoes_logprobs,
+                            .prompt_logprobs = request.prompt_logprobs,
                             .tokens_as_ids = request.fields.tokens_as_ids,
                             .return_token_ids = request.fields.return_token_ids,
                             .include_usage = request.fields.include_usage};
+  std::unique_ptr<ResponseFormat> format = FormatFor(endpoint, std::move(identity), std::move(request.echoed));
   GenerationSession::Config config{.request = std::move(request),
                                    .caller = std::move(admitted->caller),
-                                   .format = chat ? MakeChatFormat(std::move(identity), &codec_)
-                                                  : MakeCompletionFormat(std::move(identity), &codec_),
+                                   .format = std::move(format),
                                    .deadline = std::chrono::system_clock::now() + *timeout,
                                    .hooks = &callbacks_.hooks,
                                    .keep_alive = options_.stream_keep_alive};

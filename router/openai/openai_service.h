@@ -38,6 +38,7 @@ struct OpenAiCallbacks {
 // The OpenAI-compatible API:
 //
 //   POST /v1/completions, /v1/chat/completions    whole or as server-sent events
+//   POST /v1/responses                            the same, as items
 //   GET  /v1/models, /v1/models/{id}
 //   POST /tokenize, /detokenize                   as vLLM has them
 //   GET  /health, /ping, /ready, /version, /metrics

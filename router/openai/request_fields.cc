@@ -16,6 +16,7 @@ constexpr size_t kShownNameBytes = 64;  // of a name that a client made up
 std::vector<RequestField> MakeFields() {
   const std::vector<Endpoint> completions = {kCompletions};
   const std::vector<Endpoint> chat = {kChatCompletions};
+  const std::vector<Endpoint> responses = {kResponses};
   const std::vector<Endpoint> generation = {kCompletions, kChatCompletions};
   const std::vector<Endpoint> templates = {kChatCompletions, kTokenize};
   const std::vector<Endpoint> prompts = {kCompletions, kChatCompletions, kTokenize};
@@ -62,7 +63,8 @@ std::vector<RequestField> MakeFields() {
                       "winnow"});
   served(generation, {"min_tokens", "bad_words", "allowed_token_ids", "response_format", "structured_outputs",
                       "guided_json", "guided_regex", "guided_choice", "guided_grammar"});
-  served(generation, {"skip_special_tokens", "include_stop_str_in_output", "return_tokens_as_token_ids"});
+  served(generation, {"cache_prompt", "prompt_logprobs", "skip_special_tokens", "include_stop_str_in_output",
+                      "return_tokens_as_token_ids"});
   served(prompts, {"truncate_prompt_tokens"});
   served(completions, {"echo"});
   // Load generators send both limits to both endpoints.
@@ -70,6 +72,50 @@ std::vector<RequestField> MakeFields() {
   served(chat, {"top_logprobs", "include_reasoning", "parallel_tool_calls"});
   served(templates,
          {"tools", "tool_choice", "documents", "enable_thinking", "reasoning_effort", "continue_final_message"});
+
+  served(responses, {"model",
+                     "input",
+                     "instructions",
+                     "max_output_tokens",
+                     "temperature",
+                     "top_p",
+                     "top_k",
+                     "min_p",
+                     "presence_penalty",
+                     "frequency_penalty",
+                     "repetition_penalty",
+                     "logit_bias",
+                     "seed",
+                     "stop",
+                     "stop_token_ids",
+                     "min_tokens",
+                     "ignore_eos",
+                     "bad_words",
+                     "allowed_token_ids",
+                     "skip_special_tokens",
+                     "truncate_prompt_tokens",
+                     "chat_template_kwargs",
+                     "enable_thinking",
+                     "stream",
+                     "stream_options",
+                     "tools",
+                     "tool_choice",
+                     "parallel_tool_calls",
+                     "text",
+                     "reasoning",
+                     "include",
+                     "top_logprobs",
+                     "winnow"});
+  no_effect(responses,
+            {"user", "metadata", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+  const std::string_view whole = "\"input\" with the whole conversation: this server keeps no responses";
+  refused(responses, "previous_response_id", {}, whole);
+  refused(responses, "conversation", {}, whole);
+  refused(responses, "store", {false}, "\"store\": false, the default here: this server keeps no responses");
+  refused(responses, "background", {false});
+  refused(responses, "prompt");
+  refused(responses, "max_tool_calls");
+  refused(responses, "truncation", {"disabled"}, "\"truncate_prompt_tokens\"");
 
   // Who asks, what is to be kept of the request, and how an operator would bill or cache it.
   no_effect(all, {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key",
@@ -80,7 +126,6 @@ std::vector<RequestField> MakeFields() {
   refused(chat, "echo", {false});
   refused(generation, "use_beam_search", {false});
   refused(generation, "length_penalty", {1.0});
-  refused(generation, "prompt_logprobs");
   refused(generation, "logits_processors", {Json::array()});
   refused(generation, "guided_decoding_backend", {"auto"});
   refused(generation, "guided_whitespace_pattern");
@@ -94,7 +139,6 @@ std::vector<RequestField> MakeFields() {
   refused(generation, "priority", {0}, "\"winnow.priority\", where a higher number goes first");
   refused(generation, "request_id", {}, "the header x-request-id");
   refused(generation, "timeout", {}, "the header x-request-timeout-ms");
-  refused(generation, "cache_prompt", {true}, "the server's option --prefix-cache");
   for (const std::string_view name : {"vllm_xargs", "nvext", "lora"}) refused(generation, name);
   refused(completions, "suffix", {""});
   refused(completions, "prompt_embeds");
@@ -163,6 +207,8 @@ std::string_view EndpointPath(Endpoint endpoint) {
       return "/v1/completions";
     case kChatCompletions:
       return "/v1/chat/completions";
+    case kResponses:
+      return "/v1/responses";
     case kTokenize:
       return "/tokenize";
     case kDetokenize:

@@ -7,7 +7,7 @@
 
 namespace winnow {
 
-enum class Endpoint { kCompletions, kChatCompletions, kTokenize, kDetokenize };
+enum class Endpoint { kCompletions, kChatCompletions, kResponses, kTokenize, kDetokenize };
 
 std::string_view EndpointPath(Endpoint endpoint);
 

@@ -43,15 +43,36 @@ void WriteTokenIds(const std::vector<v1::Token>& tokens, JsonWriter* json) {
   json->EndArray();
 }
 
-std::string FormatUsageChunk(const ResponseIdentity& identity, const char* object, const UsageTotals& usage) {
+StreamEvents FormatPromptChunk(const ResponseIdentity& identity, const char* object, uint32_t prompt_index,
+                               const PromptProgress& progress) {
   JsonWriter json;
   json.BeginObject();
   WriteResponseHead(identity, object, &json);
   json.Key("choices").BeginArray().EndArray();
-  json.Key("usage");
-  usage.Write(&json);
-  json.EndObject();
-  return json.Take();
+  WriteChunkUsage(identity, std::nullopt, &json);
+  json.Key("winnow").BeginObject().Key("prompt_progress").BeginObject();
+  json.Key("prompt_index").Int(prompt_index);
+  json.Key("prompt_tokens").Int(progress.prompt_tokens);
+  json.Key("computed_tokens").Int(progress.computed_tokens);
+  json.Key("cached_tokens").Int(progress.cached_tokens);
+  json.EndObject().EndObject().EndObject();
+  return {{.data = json.Take()}};
+}
+
+StreamEvents FormatStreamEnd(const ResponseIdentity& identity, const char* object, const UsageTotals& usage) {
+  StreamEvents events;
+  if (identity.include_usage) {
+    JsonWriter json;
+    json.BeginObject();
+    WriteResponseHead(identity, object, &json);
+    json.Key("choices").BeginArray().EndArray();
+    json.Key("usage");
+    usage.Write(&json);
+    json.EndObject();
+    events.push_back({.data = json.Take()});
+  }
+  events.push_back({.data = "[DONE]"});
+  return events;
 }
 
 }  // namespace winnow

@@ -173,6 +173,7 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   ReadSampling(reader, &fields.sampling);
   ReadStop(reader, &fields.stop);
   WINNOW_RETURN_IF_ERROR(ReadStreamOptions(reader, &fields));
+  fields.skip_prefix_cache = !reader.Bool("cache_prompt").value_or(true);
   fields.ignore_eos = reader.Bool("ignore_eos").value_or(false);
   fields.return_token_ids = reader.Bool("return_token_ids").value_or(false);
   fields.tokens_as_ids = reader.Bool("return_tokens_as_token_ids").value_or(false);
@@ -192,6 +193,10 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   WINNOW_ASSIGN_OR_RETURN(fields.selection, ParseSelectionFields(body, model));
   WINNOW_ASSIGN_OR_RETURN(fields.priority, ParsePriority(body));
   WINNOW_ASSIGN_OR_RETURN(fields.trace_parts, ParseTraceParts(body));
+  WINNOW_ASSIGN_OR_RETURN(fields.prompt_progress, ParsePromptProgress(body));
+  if (fields.prompt_progress && !fields.stream) {
+    return InvalidField("winnow.prompt_progress", "\"winnow.prompt_progress\" needs \"stream\" to be true.");
+  }
   return fields;
 }
 

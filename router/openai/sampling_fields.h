@@ -31,6 +31,8 @@ struct CommonFields {
   SelectionSpec selection;
   int32_t priority = 0;
   uint32_t trace_parts = 0;  // 0: no trace
+  bool skip_prefix_cache = false;
+  bool prompt_progress = false;  // the stream tells how far its prompts are
 
   bool stream = false;
   bool include_usage = false;

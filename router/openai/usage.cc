@@ -42,6 +42,17 @@ void UsageTotals::Add(const v1::SelectionStats& stats) {
 }
 
 void UsageTotals::Write(JsonWriter* json) const {
+  json->BeginObject();
+  json->Key("prompt_tokens").Int(prompt_tokens_);
+  json->Key("completion_tokens").Int(completion_tokens_);
+  json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
+  json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(cached_prompt_tokens_).EndObject();
+  json->Key("winnow");
+  WriteSelection(json);
+  json->EndObject();
+}
+
+void UsageTotals::WriteSelection(JsonWriter* json) const {
   const auto ratio = [&](const char* name, bool measured, double value) {
     json->Key(name);
     measured ? json->Float(static_cast<float>(value)) : json->Null();
@@ -56,11 +67,6 @@ void UsageTotals::Write(JsonWriter* json) const {
     has_stats_ ? json->Bool(value) : json->Null();
   };
   json->BeginObject();
-  json->Key("prompt_tokens").Int(prompt_tokens_);
-  json->Key("completion_tokens").Int(completion_tokens_);
-  json->Key("total_tokens").Int(uint64_t{prompt_tokens_} + completion_tokens_);
-  json->Key("prompt_tokens_details").BeginObject().Key("cached_tokens").Int(cached_prompt_tokens_).EndObject();
-  json->Key("winnow").BeginObject();
   json->Key("selection").String(selection_);
   const auto mass = [&](const char* mean, const char* p5, const Mass& of) {
     ratio(mean, of.weight > 0, of.weight > 0 ? of.sum / of.weight : 0);
@@ -82,7 +88,7 @@ void UsageTotals::Write(JsonWriter* json) const {
   count("reattach_count", reattach_count_);
   count("preempted_count", preempted_count_);
   flag("not_identical", not_identical_);
-  json->EndObject().EndObject();
+  json->EndObject();
 }
 
 }  // namespace winnow

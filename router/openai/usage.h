@@ -13,11 +13,15 @@ class UsageTotals {
  public:
   void Add(const GenerationUsage& usage);
   void Add(const v1::SelectionStats& stats);
+  // Of the completion tokens: those of reasoning.
+  void AddReasoning(uint32_t tokens) { reasoning_tokens_ += tokens; }
   // The specification that was used, as text.
   void SetSelection(std::string text) { selection_ = std::move(text); }
 
   uint32_t prompt_tokens() const { return prompt_tokens_; }
   uint32_t completion_tokens() const { return completion_tokens_; }
+  uint32_t cached_prompt_tokens() const { return cached_prompt_tokens_; }
+  uint32_t reasoning_tokens() const { return reasoning_tokens_; }
 
   // The "usage" object. In its "winnow" part: captured_mass_mean is the mean of the outputs' means, weighted by their
   // decode steps; captured_mass_p5 their lowest; hit_ratio all hits over all lookups; streamed_*, reattach_count and
@@ -25,6 +29,8 @@ class UsageTotals {
   // outputs; context_tokens and resident_rows are those of the output with the longest context. What was not measured
   // is null; and without statistics of any output, all of them are.
   void Write(JsonWriter* json) const;
+  // Its "winnow" part alone.
+  void WriteSelection(JsonWriter* json) const;
 
  private:
   std::string selection_;
@@ -32,6 +38,7 @@ class UsageTotals {
   uint32_t prompt_tokens_ = 0;
   uint32_t completion_tokens_ = 0;
   uint32_t cached_prompt_tokens_ = 0;
+  uint32_t reasoning_tokens_ = 0;
 
   // Means weighted by decode steps, and the lowest of the 5th percentiles.
   struct Mass {

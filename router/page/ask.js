@@ -17,6 +17,9 @@ class AnswerCard {
     this.text = new AnswerText((token) => this.step.pick(token));
     this.step = new StepView(this.text);
     this.status = element('p', 'note working');
+    this.reading = element('progress', 'reading');
+    this.reading.setAttribute('aria-label', 'How much of the prompt is read');
+    this.reading.hidden = true;
     this.problem = element('p', 'problem');
     this.problem.setAttribute('role', 'alert');
     this.problem.hidden = true;
@@ -36,6 +39,7 @@ class AnswerCard {
       'answer',
       element('h2', 'who', 'Answer'),
       this.status,
+      this.reading,
       this.text.node,
       this.problem,
       this.how,
@@ -47,10 +51,18 @@ class AnswerCard {
     this.tick();
   }
 
-  // The server does not say how far it is with a prompt: how long it has been is what there is to tell.
+  // Until the server has begun with the prompt, how long it has been is all that there is to tell.
   tick() {
     if (this.generation?.tokenCount > 0) return;
-    const size = this.promptTokens === null ? 'the prompt' : `${count(this.promptTokens)} tokens`;
+    let size = this.promptTokens === null ? 'the prompt' : `${count(this.promptTokens)} tokens`;
+    const progress = this.generation?.promptProgress;
+    if (progress) {
+      this.reading.max = progress.prompt_tokens;
+      this.reading.value = progress.computed_tokens;
+      show(this.reading, true);
+      const cached = progress.cached_tokens > 0 ? ` (${count(progress.cached_tokens)} from the cache)` : '';
+      size = `${count(progress.computed_tokens)}${cached} of ${count(progress.prompt_tokens)} tokens`;
+    }
     this.status.textContent = `Reading ${size}… ${((performance.now() - this.began) / 1000).toFixed(1)} s`;
   }
 
@@ -58,7 +70,8 @@ class AnswerCard {
     this.generation = generation;
     this.text.update(generation);
     this.step.update(generation);
-    if (generation.tokenCount === 0) return;
+    if (generation.tokenCount === 0) return this.tick();
+    show(this.reading, false);
     this.status.textContent = `Writing… ${count(generation.tokenCount)} tokens, ${seconds(generation.timing.elapsed())}`;
     show(this.how, true);
     fillFigures(this.figures, figuresOf(generation));
@@ -67,6 +80,7 @@ class AnswerCard {
   finish(generation, messages) {
     clearInterval(this.clock);
     this.update(generation);
+    show(this.reading, false);
     this.status.classList.remove('working');
     this.node.setAttribute('aria-busy', 'false');
     this.status.textContent = ending(generation);

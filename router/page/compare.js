@@ -3,7 +3,7 @@ import { AnswerText, massLegend } from '/page/answer_text.js';
 import { byId, element, show } from '/page/dom.js';
 import { ending } from '/page/ending.js';
 import { figuresOf } from '/page/figures.js';
-import { count, seconds } from '/page/format.js';
+import { count, percent, seconds } from '/page/format.js';
 import { generate } from '/page/generation.js';
 
 const FEW_PARTS = 8; // of a trace: masses come with it, and no strip is drawn here
@@ -53,7 +53,10 @@ class Column {
     const clock = setInterval(() => {
       const tokens = this.generation?.tokenCount ?? 0;
       const elapsed = seconds(performance.now() - began);
-      this.status.textContent = tokens === 0 ? `Reading… ${elapsed}` : `Writing… ${count(tokens)} tokens, ${elapsed}`;
+      const progress = this.generation?.promptProgress;
+      const read = progress ? ` ${percent(progress.computed_tokens / progress.prompt_tokens)},` : '…';
+      this.status.textContent =
+        tokens === 0 ? `Reading${read} ${elapsed}` : `Writing… ${count(tokens)} tokens, ${elapsed}`;
     }, 100);
     const began = performance.now();
     this.generation = await generate(body, signal, (generation) => {

@@ -9,6 +9,7 @@ export class Generation {
     this.traces = new Map(); // by token index
     this.masses = new Map(); // captured mass by token index
     this.tokenCount = 0;
+    this.promptProgress = null; // how far the prompt is, once the server has begun with it
     this.usage = null;
     this.finishReason = null;
     this.traceRefused = null; // why the server does not say what steps attend to
@@ -29,6 +30,7 @@ export class Generation {
 
   take(chunk) {
     if (chunk.usage) this.usage = chunk.usage;
+    if (chunk.winnow?.prompt_progress) this.promptProgress = chunk.winnow.prompt_progress;
     for (const choice of chunk.choices) {
       const ids = choice.token_ids ?? [];
       for (const trace of choice.winnow?.trace ?? []) {
@@ -49,7 +51,12 @@ export class Generation {
 // Runs a request until its end, its failure (Generation.error) or the signal. `onChange(generation)` after each chunk.
 export async function generate(body, signal, onChange) {
   const generation = new Generation();
-  const wanted = { ...body, return_token_ids: true, stream_options: { include_usage: true } };
+  const wanted = {
+    ...body,
+    return_token_ids: true,
+    stream_options: { include_usage: true },
+    winnow: { ...body.winnow, prompt_progress: true },
+  };
   const run = async (request) => {
     for await (const chunk of chatChunks(request, signal)) {
       generation.take(chunk);

@@ -47,7 +47,6 @@ TEST_F(Api, RefusesBadRequestsAndNamesTheField) {
       {"/v1/completions", {{"prompt", ids}, {"stop", {""}}}, 400, "stop"},
       {"/v1/completions", {{"prompt", ids}, {"logprobs", 21}}, 400, "logprobs"},
       {"/v1/completions", {{"prompt", ids}, {"stream_options", Json::object()}}, 400, "stream_options"},
-      {"/v1/completions", {{"prompt", ids}, {"echo", true}, {"logprobs", 1}}, 400, "echo"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"selection", "best"}}}}, 400, "winnow.selection"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"budget", 257}}}}, 400, "winnow.budget"},
       {"/v1/completions", {{"prompt", ids}, {"winnow", {{"min_captured_mass", 1.5}}}}, 400, "winnow.min_captured_mass"},
@@ -103,6 +102,46 @@ TEST_F(Api, AnswersAQuestion) {
   EXPECT_EQ(choice["finish_reason"], "stop");
   EXPECT_EQ(answer["usage"]["total_tokens"].get<int>(),
             answer["usage"]["prompt_tokens"].get<int>() + answer["usage"]["completion_tokens"].get<int>());
+}
+
+TEST_F(Api, TellsHowFarAPromptIs) {
+  const auto progress_of = [&](const Json& request) {
+    std::vector<Json> told;
+    bool answered = false;
+    const HttpReply reply = cluster_->http().Stream("/v1/completions", request, [&](std::string_view data) {
+      if (data == "[DONE]") return true;
+      const Json chunk = Json::parse(data);
+      answered |= !chunk["choices"].empty();
+      if (!chunk.contains("winnow")) return true;
+      EXPECT_FALSE(answered);
+      EXPECT_TRUE(chunk["choices"].empty());
+      told.push_back(chunk["winnow"]["prompt_progress"]);
+      return true;
+    });
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    EXPECT_TRUE(answered);
+    return told;
+  };
+  Json request = GreedyRequest(DemoText(3800, 17), 2);
+  request["stream"] = true;
+  EXPECT_TRUE(progress_of(request).empty());
+  request["prompt"] = DemoText(3800, 18);
+  request["winnow"] = {{"prompt_progress", true}};
+  const std::vector<Json> told = progress_of(request);
+  ASSERT_FALSE(told.empty());
+  EXPECT_EQ(told[0]["computed_tokens"], told[0]["cached_tokens"]) << "told before anything was computed";
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i]["prompt_tokens"], 3800);
+    EXPECT_LE(told[i]["computed_tokens"], 3800);
+    if (i > 0) {
+      EXPECT_GT(told[i]["computed_tokens"], told[i - 1]["computed_tokens"]);
+    }
+  }
+  // The second time it is in the prefix cache.
+  const std::vector<Json> again = progress_of(request);
+  ASSERT_FALSE(again.empty());
+  EXPECT_GT(again[0]["cached_tokens"], 3000);
+  EXPECT_EQ(again[0]["computed_tokens"], again[0]["cached_tokens"]);
 }
 
 TEST_F(Api, StreamsTheSameAnswer) {

@@ -181,6 +181,10 @@ test('stops an answer when told to', async () => {
   await page.click('#send');
   await page.waitForSelector('#stop:not([hidden])');
   assert.match(await textOf('.answer .note'), /^Reading /);
+  await page.waitForSelector('.answer progress:not([hidden])', { timeout: ANSWER_MS });
+  const { value, max } = await page.$eval('.answer progress', (bar) => ({ value: bar.value, max: bar.max }));
+  assert.ok(value <= max && max > 3500 && max < 4500, `${value} of ${max} tokens`);
+  await page.waitForFunction(() => /Reading [\d,]+ .*of [\d,]+ tokens/.test(document.querySelector('.answer .note').textContent));
   await page.click('#stop');
   await page.waitForSelector('.answer[data-done=done]', { timeout: 10_000 });
   assert.match(await textOf('.answer .note'), /^Stopped after \d+ tokens/);

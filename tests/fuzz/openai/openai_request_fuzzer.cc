@@ -7,6 +7,7 @@
 #include "router/openai/api_error.h"
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
+#include "router/openai/responses_request.h"
 #include "router/openai/tokenize.h"
 #include "tests/router/openai/fake_text_codec.h"
 
@@ -51,18 +52,22 @@ void CheckRequest(const GenerationRequest& request) {
   for (const v1::LogitBias& bias : sampling.logit_bias()) WINNOW_CHECK(bias.token_id() < Model().vocab_size);
 }
 
+absl::StatusOr<GenerationRequest> Parse(uint8_t endpoint, const Json& body, const TextCodec& codec) {
+  if (endpoint == 0) return ParseCompletionRequest(body, Model(), codec);
+  return endpoint == 1 ? ParseChatRequest(body, Model(), codec) : ParseResponsesRequest(body, Model(), codec);
+}
+
 void CheckBody(uint8_t endpoint, std::string_view text) {
   const FakeTextCodec codec;
   const absl::StatusOr<Json> body = ParseJsonObject(text);
   if (!body.ok()) return CheckError(body.status());
-  if (endpoint % 4 >= 2) {
-    const auto answer = endpoint % 4 == 2 ? TokenizeJson(*body, Model(), codec) : DetokenizeJson(*body, Model(), codec);
+  if (endpoint >= 3) {
+    const auto answer = endpoint == 3 ? TokenizeJson(*body, Model(), codec) : DetokenizeJson(*body, Model(), codec);
     if (!answer.ok()) return CheckError(answer.status());
     WINNOW_CHECK(Json::parse(*answer).is_object());
     return;
   }
-  const auto request =
-      endpoint % 4 == 0 ? ParseCompletionRequest(*body, Model(), codec) : ParseChatRequest(*body, Model(), codec);
+  const auto request = Parse(endpoint, *body, codec);
   request.ok() ? CheckRequest(*request) : CheckError(request.status());
 }
 
@@ -71,6 +76,6 @@ void CheckBody(uint8_t endpoint, std::string_view text) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
-  winnow::CheckBody(data[0], std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1));
+  winnow::CheckBody(data[0] % 5, std::string_view(reinterpret_cast<const char*>(data) + 1, size - 1));
   return 0;
 }

@@ -18,6 +18,16 @@ namespace winnow::test {
 // What becomes of a request: checks the observer's contract while it records.
 class Recorder : public TokenObserver {
  public:
+  void OnPromptProgress(uint32_t computed_tokens, uint32_t cached_tokens) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_TRUE(ids_.empty());
+    prompt_progress_.emplace_back(computed_tokens, cached_tokens);
+  }
+  void OnPromptTokens(const std::vector<v1::Token>& tokens) override {
+    std::lock_guard lock(mutex_);
+    EXPECT_TRUE(ids_.empty());
+    for (const v1::Token& token : tokens) prompt_ids_.push_back(token.id());
+  }
   void OnTokens(uint32_t first_index, const std::vector<v1::Token>& tokens) override {
     std::lock_guard lock(mutex_);
     EXPECT_FALSE(ended_);
@@ -48,6 +58,14 @@ class Recorder : public TokenObserver {
     std::lock_guard lock(mutex_);
     return ids_;
   }
+  std::vector<std::pair<uint32_t, uint32_t>> prompt_progress() {
+    std::lock_guard lock(mutex_);
+    return prompt_progress_;
+  }
+  std::vector<uint32_t> prompt_ids() {
+    std::lock_guard lock(mutex_);
+    return prompt_ids_;
+  }
   v1::FinishReason reason() {
     std::lock_guard lock(mutex_);
     return reason_;
@@ -64,6 +82,8 @@ class Recorder : public TokenObserver {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  std::vector<std::pair<uint32_t, uint32_t>> prompt_progress_;
+  std::vector<uint32_t> prompt_ids_;
   std::vector<uint32_t> ids_;
   bool ended_ = false;
   v1::FinishReason reason_ = v1::FINISH_REASON_UNSPECIFIED;

@@ -55,6 +55,81 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
   ExpectNothingLeft();
 }
 
+TEST_F(DispatcherTest, TellsHowFarThePromptIsUntilTheFirstToken) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  Recorder recorder;
+  TokenRequest request = Request();
+  request.prompt_progress = true;
+  auto stream = Start(request, &recorder);
+  const ScriptedRank::Submit first = rank.AwaitSubmit(1);
+  EXPECT_TRUE(first.prompt_progress());
+  rank.SendPromptProgress(first.request_id(), 1, 1);
+  rank.SendPromptProgress(first.request_id(), 2, 1);
+  rank.SendFailed(first.request_id(), /*retryable=*/true, /*sequence_lost=*/true);
+  // Another attempt begins the prompt anew.
+  const ScriptedRank::Submit second = rank.AwaitSubmit(2);
+  EXPECT_TRUE(second.prompt_progress());
+  rank.SendPromptProgress(second.request_id(), 0, 0);
+  rank.SendTokens(second.request_id(), 0, {10});
+  recorder.AwaitTokens(1);
+  EXPECT_THAT(recorder.prompt_progress(), ElementsAre(std::pair(1u, 1u), std::pair(2u, 1u), std::pair(0u, 0u)));
+  // Behind the first token nobody wants to know.
+  rank.SendFailed(second.request_id(), /*retryable=*/true, /*sequence_lost=*/true);
+  const ScriptedRank::Submit third = rank.AwaitSubmit(3);
+  EXPECT_FALSE(third.prompt_progress());
+  rank.SendPromptProgress(third.request_id(), 3, 0);
+  rank.SendTokens(third.request_id(), 1, {11});
+  rank.SendFinished(third.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  EXPECT_EQ(recorder.prompt_progress().size(), 3u);
+  ExpectNothingLeft();
+}
+
+// A rank that is lost in the middle of a prompt leaves neither a gap nor a repeat.
+TEST_F(DispatcherTest, TellsHowLikelyEachTokenOfThePromptWasOnce) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  Recorder recorder;
+  TokenRequest request = Request({4, 5, 6, 7});
+  request.prompt_top_logprobs = 3;
+  request.skip_prefix_cache = true;
+  auto stream = Start(request, &recorder);
+  const ScriptedRank::Submit first = rank.AwaitSubmit(1);
+  EXPECT_EQ(first.prompt_top_logprobs(), 3u);
+  EXPECT_TRUE(first.skip_prefix_cache());
+  rank.SendPromptTokens(first.request_id(), 1, {5, 6});
+  rank.SendFailed(first.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  const ScriptedRank::Submit second = rank.AwaitSubmit(2);
+  EXPECT_FALSE(second.attach()) << "only an attempt that computes the prompt can tell";
+  EXPECT_EQ(second.prompt_top_logprobs(), 3u);
+  rank.SendPromptTokens(second.request_id(), 1, {5, 6, 7});
+  rank.SendTokens(second.request_id(), 0, {10});
+  recorder.AwaitTokens(1);
+  EXPECT_THAT(recorder.prompt_ids(), ElementsAre(5, 6, 7));
+  rank.SendFailed(second.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  const ScriptedRank::Submit third = rank.AwaitSubmit(3);
+  EXPECT_TRUE(third.attach());
+  EXPECT_FALSE(third.has_prompt_top_logprobs());
+  rank.SendTokens(third.request_id(), 1, {11});
+  rank.SendFinished(third.request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  ExpectNothingLeft();
+}
+
+TEST_F(DispatcherTest, ARankThatLeavesOutLogProbabilitiesOfThePromptIsDataLoss) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")});
+  Recorder recorder;
+  TokenRequest request = Request({4, 5, 6});
+  request.prompt_top_logprobs = 0;
+  auto stream = Start(request, &recorder);
+  const uint64_t id = rank.AwaitSubmit(1).request_id();
+  rank.SendPromptTokens(id, 1, {5});
+  rank.SendTokens(id, 0, {10});
+  EXPECT_EQ(recorder.AwaitEnd().code(), absl::StatusCode::kDataLoss);
+}
+
 TEST_F(DispatcherTest, AFailureThatIsTheRequestsOwnIsFinal) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")});

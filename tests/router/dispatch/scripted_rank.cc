@@ -164,6 +164,22 @@ void ScriptedRank::SendTokens(uint64_t request_id, uint32_t first_index, const s
   Send(response);
 }
 
+void ScriptedRank::SendPromptProgress(uint64_t request_id, uint32_t computed_tokens, uint32_t cached_tokens) {
+  v1::DispatchResponse response;
+  response.set_request_id(request_id);
+  response.mutable_prompt_progress()->set_computed_tokens(computed_tokens);
+  response.mutable_prompt_progress()->set_cached_tokens(cached_tokens);
+  Send(response);
+}
+
+void ScriptedRank::SendPromptTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids) {
+  v1::DispatchResponse response;
+  response.set_request_id(request_id);
+  response.mutable_prompt_tokens()->set_first_index(first_index);
+  for (const uint32_t id : ids) response.mutable_prompt_tokens()->add_tokens()->set_id(id);
+  Send(response);
+}
+
 void ScriptedRank::SendFinished(uint64_t request_id, v1::FinishReason reason) {
   v1::DispatchResponse response;
   response.set_request_id(request_id);

@@ -27,6 +27,9 @@ class ScriptedRank {
   void Kill();
 
   void SendTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids);
+  void SendPromptProgress(uint64_t request_id, uint32_t computed_tokens, uint32_t cached_tokens);
+  // Tokens of the prompt with their log probabilities.
+  void SendPromptTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids);
   void SendFinished(uint64_t request_id, v1::FinishReason reason = v1::FINISH_REASON_LENGTH);
   void SendHandedOver(uint64_t request_id);
   void SendFailed(uint64_t request_id, bool retryable, bool sequence_lost, uint32_t code = 14);

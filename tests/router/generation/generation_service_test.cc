@@ -217,6 +217,28 @@ TEST_F(GenerationServiceTest, StreamsWhatTheGenerationSays) {
   generation_.AwaitDestroyed(1);
 }
 
+TEST_F(GenerationServiceTest, TellsHowFarThePromptIsWhereItIsAsked) {
+  grpc::ClientContext context;
+  v1::GenerateRequest request = Request();
+  request.set_prompt_progress(true);
+  const auto reader = stub_->Generate(&context, request);
+  GenerationObserver* observer = generation_.AwaitStart();
+  EXPECT_TRUE(generation_.input.prompt_progress);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(response.has_accepted());
+  observer->OnPromptProgress({.computed_tokens = 2, .cached_tokens = 1, .prompt_tokens = 3});
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.prompt_progress().computed_tokens(), 2u);
+  EXPECT_EQ(response.prompt_progress().cached_tokens(), 1u);
+  EXPECT_EQ(response.prompt_progress().prompt_tokens(), 3u);
+  observer->OnDone({3, 0});
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_TRUE(response.has_usage());
+  EXPECT_FALSE(reader->Read(&response));
+  EXPECT_TRUE(reader->Finish().ok());
+}
+
 TEST_F(GenerationServiceTest, NoTokenIsLostWhenDeltasAreMerged) {
   grpc::ClientContext context;
   const auto reader = stub_->Generate(&context, Request());

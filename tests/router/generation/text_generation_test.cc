@@ -68,6 +68,11 @@ class ScriptedGenerator : public TokenGenerator {
 };
 
 struct Recorder : GenerationObserver {
+  void OnPromptProgress(const PromptProgress& progress) override {
+    EXPECT_TRUE(ids.empty());
+    computed_prompt_tokens.push_back(progress.computed_tokens);
+    prompt_tokens = progress.prompt_tokens;
+  }
   void OnDelta(const TextDelta& delta) override {
     EXPECT_FALSE(ended);
     EXPECT_EQ(delta.first_index, ids[delta.output_index].size());
@@ -90,6 +95,8 @@ struct Recorder : GenerationObserver {
     ended = true;
     status = s;
   }
+  std::vector<uint32_t> computed_prompt_tokens;
+  uint32_t prompt_tokens = 0;
   std::map<uint32_t, std::vector<uint32_t>> ids;
   std::map<uint32_t, std::string> text;
   std::map<uint32_t, OutputEnd> ends;
@@ -157,6 +164,18 @@ TEST_F(TextGenerationTest, TurnsTokensIntoText) {
   EXPECT_EQ(recorder_.usage.prompt_tokens, 3u);
   EXPECT_EQ(recorder_.usage.completion_tokens, 5u);
   EXPECT_EQ(generator_.open, 0);
+}
+
+TEST_F(TextGenerationTest, HearsHowFarThePromptIsOfOneOfItsSamples) {
+  GenerationInput input = Input(2);
+  input.prompt_progress = true;
+  auto handle = Start(input);
+  EXPECT_TRUE(generator_.requests[0].prompt_progress);
+  EXPECT_FALSE(generator_.requests[1].prompt_progress);
+  generator_.observers[0]->OnPromptProgress(1, 0);
+  generator_.observers[0]->OnPromptProgress(2, 0);
+  EXPECT_THAT(recorder_.computed_prompt_tokens, ElementsAre(1, 2));
+  EXPECT_EQ(recorder_.prompt_tokens, 3u);
 }
 
 TEST_F(TextGenerationTest, EachRequestIsRecordedOnceWhenItHasEnded) {

@@ -103,6 +103,8 @@ std::optional<std::string> TestClient::ReadEvent() {
     const std::string event = events_.substr(0, end);
     events_.erase(0, end + 2);
     if (event.starts_with("data: ")) return event.substr(6);
+    // One with a name.
+    if (const size_t data = event.find("\ndata: "); event.starts_with("event: ")) return event.substr(data + 7);
   }
 }
 

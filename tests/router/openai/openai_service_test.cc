@@ -146,6 +146,34 @@ TEST_F(OpenAiServiceTest, AsksForATraceAndTellsIt) {
   run->Done();
 }
 
+TEST_F(OpenAiServiceTest, TellsHowFarThePromptsAre) {
+  for (const char* path : {"/v1/completions", "/v1/chat/completions"}) {
+    const bool chat = std::string_view(path).find("chat") != std::string_view::npos;
+    TestClient client(port());
+    client.Request("POST", path,
+                   absl::StrCat(R"({"stream": true, "winnow": {"prompt_progress": true}, )",
+                                chat ? R"("messages": [{"role": "user", "content": "x"}]})"
+                                     : R"("prompt": ["abc", "defg"], "max_tokens": 5})"));
+    const auto run = generation_.WaitForStart(chat ? 2 : 1);
+    EXPECT_TRUE(run->input().prompt_progress);
+    run->PromptAt(3, 1);
+    client.ReadHead();
+    const Json chunk = Json::parse(*client.ReadEvent());
+    EXPECT_TRUE(chunk["choices"].empty());
+    EXPECT_EQ(chunk["object"], chat ? "chat.completion.chunk" : "text_completion");
+    const Json progress = chunk["winnow"]["prompt_progress"];
+    EXPECT_EQ(progress["prompt_index"], chat ? 0 : 1);
+    EXPECT_EQ(progress["prompt_tokens"], run->input().prompt_token_ids.size());
+    EXPECT_EQ(progress["computed_tokens"], 3);
+    EXPECT_EQ(progress["cached_tokens"], 1);
+  }
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", R"({"prompt": "a", "winnow": {"prompt_progress": true}})");
+  const TestClient::Response whole = client.ReadResponse();
+  EXPECT_EQ(whole.status, 400);
+  EXPECT_EQ(Error(whole)["param"], "winnow.prompt_progress");
+}
+
 TEST_F(OpenAiServiceTest, AnswersUnderTheNameThatTheRequestUsed) {
   TestClient client(port());
   const char* bodies[] = {R"({"prompt": "a"})", R"({"prompt": "a", "model": "small"})"};
@@ -390,6 +418,114 @@ TEST_F(OpenAiServiceTest, EchoesThePromptBeforeTheAnswer) {
     EXPECT_EQ(texts[0], "ab!");
     EXPECT_EQ(texts[1], "c?");
   }
+}
+
+TEST_F(OpenAiServiceTest, EchoesThePromptWithItsLogProbabilities) {
+  const std::string fields = R"("prompt": "abc", "add_special_tokens": false, "echo": true, "logprobs": 1)";
+  const Json prompt_logprobs = Json::parse("[null, -1.0, -2.0]");
+  TestClient client(port());
+  client.Request("POST", "/v1/completions", "{" + fields + R"(, "max_tokens": 0, "prompt_logprobs": 1})");
+  const auto whole = generation_.WaitForStart(0);
+  EXPECT_EQ(whole->input().prompt_top_logprobs, 1u);
+  whole->ScorePrompt();
+  whole->Delta(0, "x");
+  whole->End(0);
+  whole->Done();
+  const Json answer = Json::parse(client.ReadResponse().body);
+  const Json& choice = answer["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(choice["logprobs"]["tokens"].dump(), R"(["a","b","c"])");
+  EXPECT_EQ(choice["logprobs"]["token_logprobs"], prompt_logprobs);
+  EXPECT_EQ(choice["logprobs"]["top_logprobs"].dump(), R"([null,{"e":-0.5},{"e":-0.5}])");
+  EXPECT_EQ(choice["logprobs"]["text_offset"].dump(), "[0,1,2]");
+  EXPECT_EQ(
+      choice["prompt_logprobs"].dump(),
+      R"([null,{"98":{"logprob":-1,"rank":2,"decoded_token":"b"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}},)"
+      R"({"99":{"logprob":-2,"rank":2,"decoded_token":"c"},"101":{"logprob":-0.5,"rank":1,"decoded_token":"e"}}])");
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 0);
+
+  client.Request("POST", "/v1/completions", "{" + fields + R"(, "max_tokens": 1, "stream": true})");
+  const auto stream = generation_.WaitForStart(1);
+  stream->ScorePrompt();
+  stream->Delta(0, "x");
+  stream->End(0);
+  stream->Done();
+  client.ReadHead();
+  const Json first = Json::parse(*client.ReadEvent())["choices"][0];
+  EXPECT_EQ(first["text"], "abc");
+  EXPECT_EQ(first["logprobs"]["token_logprobs"], prompt_logprobs);
+  const Json second = Json::parse(*client.ReadEvent())["choices"][0];
+  EXPECT_EQ(second["text"], "x");
+  EXPECT_EQ(second["logprobs"]["text_offset"].dump(), "[3]");
+}
+
+TEST_F(OpenAiServiceTest, AnswersAsResponses) {
+  TestClient client(port());
+  const std::string body = R"({"model": "small", "input": "hi", "instructions": "Be brief.", "max_output_tokens": 9)";
+  client.Request("POST", "/v1/responses", body + "}", "x-request-id: r1\r\n");
+  const auto whole = generation_.WaitForStart(0);
+  EXPECT_EQ(codec_.Decode(whole->input().prompt_token_ids, true), "system:Be brief.;user:hi;assistant:");
+  EXPECT_EQ(whole->input().max_tokens, 9u);
+  whole->Delta(0, "<think>so");
+  whole->Delta(0, "</think>yes");
+  whole->End(0, v1::FINISH_REASON_STOP);
+  whole->Done();
+  const Json answer = Json::parse(client.ReadResponse().body);
+  EXPECT_EQ(answer["id"], "resp_r1");
+  EXPECT_EQ(answer["object"], "response");
+  EXPECT_EQ(answer["model"], "small");
+  EXPECT_EQ(answer["status"], "completed");
+  EXPECT_EQ(answer["instructions"], "Be brief.");
+  EXPECT_EQ(answer["store"], false);
+  ASSERT_EQ(answer["output"].size(), 2u);
+  EXPECT_EQ(answer["output"][0]["type"], "reasoning");
+  EXPECT_EQ(answer["output"][0]["content"][0]["text"], "so");
+  EXPECT_EQ(answer["output"][1]["type"], "message");
+  EXPECT_EQ(answer["output"][1]["content"][0]["text"], "yes");
+  EXPECT_EQ(answer["usage"]["output_tokens"], 20);
+  EXPECT_GT(answer["usage"]["output_tokens_details"]["reasoning_tokens"], 0);
+
+  client.Request("POST", "/v1/responses", body + R"(, "stream": true})");
+  const auto stream = generation_.WaitForStart(1);
+  stream->Delta(0, "ye");
+  client.ReadHead();
+  std::vector<Json> events;
+  const auto read = [&] { events.push_back(Json::parse(*client.ReadEvent())); };
+  for (int i = 0; i < 5; ++i) read();
+  EXPECT_EQ(events[4]["type"], "response.output_text.delta");
+  EXPECT_EQ(events[4]["delta"], "ye");
+  EXPECT_EQ(events[0]["response"]["output"].size(), 0u);
+  stream->Delta(0, "s");
+  stream->End(0, v1::FINISH_REASON_LENGTH);
+  stream->Done();
+  for (int i = 0; i < 5; ++i) read();
+  EXPECT_EQ(client.ReadEvent(), std::nullopt);
+  std::vector<std::string> types;
+  for (size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i]["sequence_number"], i);
+    types.push_back(events[i]["type"]);
+  }
+  EXPECT_THAT(types, ElementsAre("response.created", "response.in_progress", "response.output_item.added",
+                                 "response.content_part.added", "response.output_text.delta",
+                                 "response.output_text.delta", "response.output_text.done",
+                                 "response.content_part.done", "response.output_item.done", "response.incomplete"));
+  EXPECT_EQ(events[6]["text"], "yes");
+  EXPECT_EQ(events[9]["response"]["output"][0]["content"][0]["text"], "yes");
+  EXPECT_EQ(events[9]["response"]["incomplete_details"]["reason"], "max_output_tokens");
+}
+
+TEST_F(OpenAiServiceTest, AFailureOfAResponsesStreamIsItsLastEvent) {
+  TestClient client(port());
+  client.Request("POST", "/v1/responses", R"({"input": "hi", "stream": true})");
+  const auto run = generation_.WaitForStart();
+  run->Delta(0, "y");
+  run->Fail(absl::UnavailableError("the rank is gone"));
+  client.ReadHead();
+  Json last;
+  while (const std::optional<std::string> event = client.ReadEvent()) last = Json::parse(*event);
+  EXPECT_EQ(last["type"], "response.failed");
+  EXPECT_EQ(last["response"]["error"]["message"], "the rank is gone");
 }
 
 TEST_F(OpenAiServiceTest, AQuietStreamSendsComments) {

@@ -228,7 +228,12 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
       {R"("max_tokens": 9999999999999999999999)", "max_tokens"},
       {R"("max_tokens": "5")", "max_tokens"},
       {R"("max_tokens": 98)", "max_tokens"},
-      {R"("echo": true, "logprobs": 1)", "echo"},
+      {R"("echo": true, "logprobs": 1, "stream": true, "n": 2)", "echo"},
+      {R"("prompt_logprobs": 21)", "prompt_logprobs"},
+      {R"("prompt_logprobs": 1, "stream": true)", "prompt_logprobs"},
+      {R"("cache_prompt": 0)", "cache_prompt"},
+      {R"("winnow": {"prompt_progress": true})", "winnow.prompt_progress"},
+      {R"("stream": true, "winnow": {"prompt_progress": 1})", "winnow.prompt_progress"},
       {R"("echo": 1)", "echo"},
       {R"("suffix": "x")", "suffix"},
       {R"("min_tokens": 17)", "min_tokens"},
@@ -300,6 +305,22 @@ TEST(CompletionRequest, RefusesAndNamesTheField) {
     EXPECT_EQ(ToApiError(status).param, c.param) << c.fields << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(c.param));
   }
+}
+
+// As evaluation harnesses ask.
+TEST(CompletionRequest, ScoresPromptsWithOrWithoutAnAnswer) {
+  const GenerationRequest one = *ParseCompletion(With(R"("echo": true, "logprobs": 1, "max_tokens": 1)"));
+  EXPECT_TRUE(one.echoes_logprobs);
+  EXPECT_FALSE(one.drops_answer);
+  EXPECT_FALSE(one.prompt_logprobs.has_value());
+  const GenerationRequest none = *ParseCompletion(With(R"("echo": true, "logprobs": 1, "max_tokens": 0)"));
+  EXPECT_TRUE(none.drops_answer);
+  EXPECT_EQ(none.prompts[0].max_tokens, 1u) << "a rank draws one all the same";
+  EXPECT_EQ(*ParseCompletion(With(R"("prompt_logprobs": 3)"))->prompt_logprobs, 3u);
+  EXPECT_EQ(*ParseChat(ChatWith(R"("prompt_logprobs": 0)"))->prompt_logprobs, 0u);
+  EXPECT_FALSE(ParseCompletion(With(R"("echo": true)"))->echoes_logprobs);
+  EXPECT_TRUE(ParseCompletion(With(R"("cache_prompt": false)"))->fields.skip_prefix_cache);
+  EXPECT_FALSE(ParseCompletion(With(R"("cache_prompt": true)"))->fields.skip_prefix_cache);
 }
 
 TEST(CompletionRequest, RefusesBadPrompts) {

@@ -32,6 +32,12 @@ ResponseIdentity Identity(const char* id) {
   return identity;
 }
 
+// Of what is one event, or none.
+std::string Data(const StreamEvents& events) {
+  EXPECT_LE(events.size(), 1u);
+  return events.empty() ? "" : events[0].data;
+}
+
 UsageTotals SomeUsage() {
   UsageTotals usage;
   usage.SetSelection("winnow,budget=512");
@@ -65,22 +71,25 @@ TEST(CompletionFormat, Chunks) {
   identity.return_token_ids = true;
   identity.include_usage = true;
   const auto format = MakeCompletionFormat(identity, &kCodec);
-  EXPECT_EQ(format->FirstChunk(0, {}), "");
+  EXPECT_EQ(Data(format->FirstChunk(0, {})), "");
   size_t offset = 0;
   const ChoiceDelta first{.message = {.content = "hlo"}, .tokens = {Token('h', -0.5f, {{'h', -0.5f}}), Token(257, -1)}};
   EXPECT_EQ(
-      format->DeltaChunk(2, first, {}, &offset),
+      Data(format->DeltaChunk(2, first, {}, &offset)),
       R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"hlo","logprobs":)"
       R"({"tokens":["h","lo"],"token_logprobs":[-0.5,-1],"top_logprobs":[{"h":-0.5},{}],"text_offset":[0,1]},)"
       R"("finish_reason":null,"stop_reason":null,"token_ids":[104,257]}],"usage":null})");
   EXPECT_EQ(offset, 3u) << "the next delta's offsets go on from here";
   EXPECT_EQ(
-      format->EndChunk(2, {.reason = v1::FINISH_REASON_STOP}, {}),
+      Data(format->EndChunk(2, {.reason = v1::FINISH_REASON_STOP}, {})),
       R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[{"index":2,"text":"","logprobs":null,)"
       R"("finish_reason":"stop","stop_reason":null,"token_ids":[]}],"usage":null})");
-  EXPECT_EQ(format->UsageChunk(SomeUsage()),
+  const StreamEvents end = format->End(SomeUsage());
+  ASSERT_EQ(end.size(), 2u);
+  EXPECT_EQ(end[0].data,
             std::string(R"({"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m","choices":[],)") +
                 kUsage);
+  EXPECT_EQ(end[1].data, "[DONE]");
 }
 
 v1::Token TracedToken(bool has_mass) {
@@ -111,12 +120,12 @@ TEST(SelectionTrace, StandsInTheChoiceWhoseTokensHaveOne) {
       R"({"token_index":4,"context_tokens":100,"lists":2,"attended":[3,200],"resident":[50],"moved":[0]})";
   const std::string expected = R"("winnow":{"trace":[)" + measured + "," + unmeasured + "]}}]";
   for (const auto& format : {MakeChatFormat(Identity("1"), &kCodec), MakeCompletionFormat(Identity("1"), &kCodec)}) {
-    const std::string chunk = format->DeltaChunk(0, delta, {}, &offset);
+    const std::string chunk = Data(format->DeltaChunk(0, delta, {}, &offset));
     EXPECT_NE(chunk.find(expected), std::string::npos) << chunk;
     const std::string whole = format->Whole({{.message = {}, .tokens = delta.tokens, .end = {}}}, SomeUsage());
     EXPECT_NE(whole.find(expected), std::string::npos) << whole;
     const std::string without =
-        format->DeltaChunk(0, {.message = {.content = "a"}, .tokens = {Token('a', -1)}}, {}, &offset);
+        Data(format->DeltaChunk(0, {.message = {.content = "a"}, .tokens = {Token('a', -1)}}, {}, &offset));
     EXPECT_EQ(without.find("winnow"), std::string::npos) << without;
   }
 }
@@ -144,12 +153,12 @@ TEST(ChatFormat, Chunks) {
   const std::string head =
       R"({"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[)";
   EXPECT_EQ(
-      format->FirstChunk(1, {}),
+      Data(format->FirstChunk(1, {})),
       head +
           R"({"index":1,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
-  EXPECT_EQ(format->DeltaChunk(1, {.message = {.content = "hi"}, .tokens = {}}, {}, nullptr),
+  EXPECT_EQ(Data(format->DeltaChunk(1, {.message = {.content = "hi"}, .tokens = {}}, {}, nullptr)),
             head + R"({"index":1,"delta":{"content":"hi"},"logprobs":null,"finish_reason":null,"stop_reason":null}]})");
-  EXPECT_EQ(format->EndChunk(1, {.reason = v1::FINISH_REASON_LENGTH}, {}),
+  EXPECT_EQ(Data(format->EndChunk(1, {.reason = v1::FINISH_REASON_LENGTH}, {})),
             head + R"({"index":1,"delta":{},"logprobs":null,"finish_reason":"length","stop_reason":null}]})");
 }
 
@@ -170,9 +179,9 @@ TEST(ChatFormat, WritesReasoningAndToolCalls) {
             R"({"id":"call_2","type":"function","function":{"name":"g","arguments":"{}"}}])");
 
   const ChoiceDelta piece{.message = {.tool_calls = {{.index = 1, .arguments = "{\"a\""}}}, .tokens = {}};
-  EXPECT_EQ(Json::parse(format->DeltaChunk(0, piece, {}, nullptr))["choices"][0]["delta"].dump(),
+  EXPECT_EQ(Json::parse(Data(format->DeltaChunk(0, piece, {}, nullptr)))["choices"][0]["delta"].dump(),
             R"({"tool_calls":[{"index":1,"function":{"arguments":"{\"a\""}}]})");
-  const std::string end = format->EndChunk(0, {.reason = v1::FINISH_REASON_LENGTH, .called_tools = true}, {});
+  const std::string end = Data(format->EndChunk(0, {.reason = v1::FINISH_REASON_LENGTH, .called_tools = true}, {}));
   EXPECT_EQ(Json::parse(end)["choices"][0]["finish_reason"], "length") << "the call may be incomplete";
 }
 
@@ -180,7 +189,7 @@ TEST(Chunks, CarryTheCountsSoFarWhenAsked) {
   for (const auto& format : {MakeChatFormat(Identity("1"), &kCodec), MakeCompletionFormat(Identity("1"), &kCodec)}) {
     size_t offset = 0;
     const ChoiceDelta delta{.message = {.content = "a"}, .tokens = {}};
-    const Json chunk = Json::parse(format->DeltaChunk(0, delta, ChunkUsage{3, 2}, &offset));
+    const Json chunk = Json::parse(Data(format->DeltaChunk(0, delta, ChunkUsage{3, 2}, &offset)));
     EXPECT_EQ(chunk["usage"].dump(), R"({"prompt_tokens":3,"completion_tokens":2,"total_tokens":5})");
   }
 }
@@ -223,7 +232,7 @@ TEST(Logprobs, StayFiniteAndUnambiguous) {
   WriteCompletionLogprobs(tokens, {.top = 2}, kCodec, &offset, &json);
   EXPECT_EQ(
       json.Take(),
-      R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},{}],"text_offset":[0,1]})");
+      R"({"tokens":["a","x"],"token_logprobs":[-9999,null],"top_logprobs":[{"a":-1,"b":-9999},null],"text_offset":[0,1]})");
 }
 
 TEST(UsageTotals, AggregatesOutputs) {

@@ -26,6 +26,26 @@ void ScriptedGeneration::Run::Call(const std::function<void(GenerationObserver*)
   if (observer_ != nullptr) call(observer_);
 }
 
+void ScriptedGeneration::Run::ScorePrompt() {
+  std::vector<v1::Token> tokens;
+  for (size_t i = 1; i < input_.prompt_token_ids.size(); ++i) {
+    v1::Token& token = tokens.emplace_back();
+    token.set_id(input_.prompt_token_ids[i]);
+    token.set_logprob(-static_cast<float>(i));
+    token.set_rank(2);
+    token.add_top_logprobs()->set_id('e');
+    token.mutable_top_logprobs(0)->set_logprob(-0.5f);
+  }
+  Call([&](GenerationObserver* observer) { observer->OnPromptTokens(tokens); });
+}
+
+void ScriptedGeneration::Run::PromptAt(uint32_t computed_tokens, uint32_t cached_tokens) {
+  const PromptProgress progress{.computed_tokens = computed_tokens,
+                                .cached_tokens = cached_tokens,
+                                .prompt_tokens = static_cast<uint32_t>(input_.prompt_token_ids.size())};
+  Call([&](GenerationObserver* observer) { observer->OnPromptProgress(progress); });
+}
+
 void ScriptedGeneration::Run::Delta(uint32_t output, const std::string& text) {
   std::vector<v1::Token> tokens;
   for (const char c : text) tokens.emplace_back().set_id(static_cast<unsigned char>(c));

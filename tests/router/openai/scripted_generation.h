@@ -18,6 +18,9 @@ class ScriptedGeneration : public Generation {
    public:
     const GenerationInput& input() const { return input_; }
 
+    // Log probabilities of the prompt's tokens from the second on: -1, -2 ...
+    void ScorePrompt();
+    void PromptAt(uint32_t computed_tokens, uint32_t cached_tokens);
     // Each token is one byte of `text`; a test that wants others gives them.
     void Delta(uint32_t output, const std::string& text);
     void Delta(uint32_t output, std::vector<v1::Token> tokens, const std::string& text);
