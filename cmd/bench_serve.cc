@@ -59,7 +59,7 @@ struct BenchServeOptions {
     fields.Integer("prefixes", &prefixes, "Shared prefixes in use; each prompt begins with one. 0 = none.", 0u,
                    10000000u);
     fields.Number("shared", &shared, "Share of a prompt that its prefix is.", 0, 1);
-    fields.Text("trace", &trace, "JSONL trace in Mooncake's format instead of rate, input, output and prefixes.");
+    fields.File("trace", &trace, "JSONL trace in Mooncake's format instead of rate, input, output and prefixes.");
     fields.Number("speed", &speed, "Plays a trace so many times faster.", 1e-3, 1e3);
     fields.Integer("seed", &seed, "Of everything that is drawn.", uint64_t{0}, uint64_t{1} << 62);
     fields.Integer("first-token-id", &first_token_id, "Prompts are made of ids from here on ...", 0u, 10000000u);
@@ -70,7 +70,7 @@ struct BenchServeOptions {
     fields.Number("tpot-target", &tpot_ms, "... per token after the first; 0 = any.", 0, 1e9);
     fields.Number("e2e-target", &end_to_end_ms, "... in all; 0 = any.", 0, 1e9);
     fields.Text("json", &json, "File for the figures and every request's times.");
-    fields.Text("plot", &plot, "File for an SVG of the distributions.");
+    fields.File("plot", &plot, "File for an SVG of the distributions.");
   }
 
   LoadTargets Targets() const {

@@ -13,7 +13,7 @@ struct DeployCommandOptions {
   std::string out;
 
   void Declare(Fields& fields) {
-    fields.Text("out", &out, "Folder to write the files to; it is made where it is missing. Empty = print them.");
+    fields.Folder("out", &out, "Folder to write the files to; it is made where it is missing. Empty = print them.");
   }
 };
 

@@ -27,8 +27,9 @@ struct PlanOptions {
   PlanScorer scorer;
 
   void Declare(Fields& fields) {
-    fields.Text("model", &model,
-                absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
+    fields.Folder(
+        "model", &model,
+        absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
     fields.Number("context", &load.context_tokens, "Tokens of each sequence.", 1, 1e8);
     fields.Integer("batch", &batch, "Sequences at once; 0 = as many as fit.", 0, 1'000'000);
     fields.Number("budget", &load.budget_tokens, "Tokens attended per position, all in all.", 1, 1e6);

@@ -43,13 +43,13 @@ struct ProfileOptions {
   int threads = 0;
 
   void Declare(Fields& fields) {
-    fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
+    fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
     fields.Text("text", &text, "Text files to measure on, separated by commas; others may follow the options.");
-    fields.Text(
+    fields.File(
         "prompts", &prompts,
         "JSONL file, one object a line with a \"prompt\", a user's message, and the right \"answer\": heads are "
         "measured while it is said. Without answers prompts are texts like others.");
-    fields.Text("out", &out, "File to write. Required.");
+    fields.File("out", &out, "File to write. Required.");
     fields.Integer(
         "tokens", &tokens,
         "Longest piece of a text that is run at once; longer texts are cut into pieces of one length, prompts with "

@@ -23,7 +23,7 @@ struct TimelineOptions {
     fields.Address("router", &router, "gRPC address of the router; it knows the ranks.");
     security.Declare(fields);
     fields.Number("seconds", &seconds, "How long to record.", 0.001, 60);
-    fields.Text("out", &out, "Where the trace goes (chrome://tracing, ui.perfetto.dev).");
+    fields.File("out", &out, "Where the trace goes (chrome://tracing, ui.perfetto.dev).");
   }
 };
 

@@ -56,13 +56,13 @@ void ProcessOptions::Declare(Fields& fields) {
 }
 
 void SecurityOptions::Declare(Fields& fields) {
-  fields.Text(
+  fields.File(
       "tls-cert", &tls_cert,
       "Certificate (PEM) of the process for gRPC, with the URI name spiffe://winnow/ROLE; \"{role}\" in the path, "
       "here and below, stands for router, inference-rank or cache-rank. Changed files are read within seconds. "
       "Empty = nothing is encrypted, and whoever reaches a port may use it.");
-  fields.Text("tls-key", &tls_key, "Key (PEM) of --tls-cert.");
-  fields.Text("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the certificates of the cluster.");
+  fields.File("tls-key", &tls_key, "Key (PEM) of --tls-cert.");
+  fields.File("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the certificates of the cluster.");
   fields.Bool("insecure", &insecure,
               "Listen without TLS on addresses that other machines reach: for private networks alone. Without it such "
               "addresses are refused, but for --metrics.");
@@ -136,7 +136,7 @@ void SelectionOptions::Declare(Fields& fields) {
                 "Rows kept resident around the selection, as a multiple of the budget. More memory, fewer bytes per "
                 "step; never another result. 0 = that of --selection.",
                 0, 64);
-  fields.Text(
+  fields.File(
       "head-profile", &head_profile,
       "File of `winnow profile-heads` for this model. Selections with profile_use=budgets share out their budget "
       "among the heads by it; with profile_use=streaming its streaming heads keep sinks and recent rows only. "
@@ -184,12 +184,13 @@ void SchedulingFlags::Declare(Fields& fields) {
 }
 
 void CacheOptions::Declare(Fields& fields) {
-  fields.Text("model", &model,
-              "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
-              "projections are loaded, and other models are refused. Empty = such selections are refused.");
-  fields.Text("lane-model", &lane_model,
-              "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
-              "with queries predicted in depth; empty = --model.");
+  fields.Folder(
+      "model", &model,
+      "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
+      "projections are loaded, and other models are refused. Empty = such selections are refused.");
+  fields.Folder("lane-model", &lane_model,
+                "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
+                "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
   fields.Bytes("memory", &memory_bytes,
                "Memory for KV blocks, all sequences together; a request whose context does not fit beside others "
@@ -244,10 +245,10 @@ void PlacementFlags::Declare(Fields& fields) {
 }
 
 void HttpTlsFlags::Declare(Fields& fields) {
-  fields.Text("http-tls-cert", &files.certificate,
+  fields.File("http-tls-cert", &files.certificate,
               "Certificate (PEM) of the HTTP API, with those that it was signed with behind it. Changed files are read "
               "within seconds. Empty = HTTP without TLS.");
-  fields.Text("http-tls-key", &files.key, "Key (PEM) of --http-tls-cert.");
+  fields.File("http-tls-key", &files.key, "Key (PEM) of --http-tls-cert.");
 }
 
 void HttpApiFlags::Declare(Fields& fields) {
@@ -289,7 +290,7 @@ void ChatFlags::Declare(Fields& fields) {
 
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
-  fields.Text("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
+  fields.Folder("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
   fields.Text(
       "model-id", &model_id,
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
@@ -326,7 +327,7 @@ CacheProcessOptions::CacheProcessOptions() {
 void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   join.Declare(fields);
-  fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
   fields.Enum(
       "role", &role,
       {{"prefill", InferenceRole::kPrefill}, {"decode", InferenceRole::kDecode}, {"both", InferenceRole::kBoth}},
@@ -491,7 +492,7 @@ void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
 }
 
 void DeclareApiKeys(Fields& fields, std::string* api_keys) {
-  fields.Text("api-keys", api_keys,
+  fields.File("api-keys", api_keys,
               "File of API keys (`winnow keys`): requests then need one of them and are held to its limits. Changes of "
               "the file are in force within seconds. Empty = anybody may send requests.");
 }
