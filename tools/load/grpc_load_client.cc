@@ -23,6 +23,7 @@ class GrpcLoadClient final : public LoadClient {
     if (!options_.selection.empty()) message.mutable_selection()->set_specification(options_.selection);
     grpc::ClientContext context;
     if (!options_.api_key.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", options_.api_key));
+    const std::stop_callback cancel(request.stop, [&context] { context.TryCancel(); });
     times.sent_s = now_s();
     const std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, message);
     v1::GenerateResponse response;
