@@ -19,6 +19,8 @@ namespace {
 
 constexpr uint32_t kMaxCacheShards = 64;  // as `winnow up` starts no more cache ranks
 constexpr std::string_view kByModel = "auto";
+constexpr char kModelFolder[] =
+    "; the folder of a model, as Hugging Face has them, holds config.json, tokenizer.json and *.safetensors";
 
 }  // namespace
 
@@ -27,10 +29,10 @@ absl::Status CheckModelOption(const std::string& model) {
   std::error_code error;
   if (IsSyntheticModel(model)) return Annotate(SyntheticModelConfig(model).status(), "--model");
   if (!std::filesystem::is_directory(model, error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model));
+    return absl::InvalidArgumentError(absl::StrCat("--model: there is no folder ", model, kModelFolder));
   }
   if (!std::filesystem::exists(std::filesystem::path(model) / "config.json", error)) {
-    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model));
+    return absl::InvalidArgumentError(absl::StrCat("--model: no config.json in ", model, kModelFolder));
   }
   return absl::OkStatus();
 }
