@@ -3,8 +3,8 @@
 #include "cmd/commands.h"
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
+#include "cmd/role/options/cache_options.h"
 #include "cmd/role/payload_paths.h"
-#include "cmd/role/role_options.h"
 #include "cmd/role/role_process.h"
 
 namespace winnow {

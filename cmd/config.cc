@@ -8,6 +8,7 @@
 #include "cmd/commands.h"
 #include "cmd/manifest/manifest.h"
 #include "cmd/manifest/schema.h"
+#include "cmd/role/options/model_options.h"
 
 namespace winnow {
 namespace {

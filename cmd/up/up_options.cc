@@ -7,6 +7,7 @@
 #include "cache_rank/store/kv_block_pool.h"
 #include "cache_rank/store/row_tiers.h"
 #include "cmd/role/machine.h"
+#include "cmd/role/options/model_options.h"
 #include "cmd/up/child_process.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
