@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_format.h"
 #include "cmd/client/generation_client.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/server_options.h"
 #include "cmd/up/own_server.h"
 #include "tools/batch/batch_run.h"
 
@@ -17,8 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kUsage[] =
-    "FILE.jsonl --out=FILE [--option=value ...]\n\n"
+constexpr char kAbout[] =
     "Sends the requests of a file to a running server, or to one of its own (--model), and writes the answers to "
     "another.\n"
     "Both files are in the format of OpenAI's batches. Run it again to go on where it ended: what has an answer is not "
@@ -32,7 +32,7 @@ constexpr std::chrono::hours kPatience{1};
 
 struct BatchOptions {
   std::string out;
-  HostPort http{"127.0.0.1", 8000};
+  HostPort server{"127.0.0.1", kHttpPort};
   std::string api_key;
   std::string tls_ca;
   std::string model;
@@ -42,14 +42,12 @@ struct BatchOptions {
 
   void Declare(Fields& fields) {
     fields.Text("out", &out, "File for the answers, a line each as they come.");
-    fields.Address("http", &http, "HTTP address of the server.");
-    fields.Text(
-        "api-key", &api_key,
-        "For a server with keys. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
+    DeclareServer(fields, &server, "HTTP API");
+    DeclareApiKey(fields, &api_key);
     fields.Text("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the server's. Empty = the server has no TLS.");
     fields.Text("model", &model,
                 "Folder of a model: starts a server on it, with the defaults of `winnow up` and what the environment "
-                "says, and ends it with the batch. Empty = the server at --http.");
+                "says, and ends it with the batch. Empty = the server at --server.");
     fields.Integer("concurrency", &concurrency, "Most requests at once.", 1u, 1024u);
     fields.Integer("retries", &retries,
                    "How often a request is sent again that the server had no room for, could not serve at the moment, "
@@ -132,7 +130,7 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
   WINNOW_ASSIGN_OR_RETURN(BatchInput input, BatchInput::Open(path));
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<BatchOutput> output, BatchOutput::Open(options.out));
   std::unique_ptr<OwnServer> own;
-  BatchRunOptions run_options{.server = {.address = options.http.ToString(),
+  BatchRunOptions run_options{.server = {.address = options.server.ToString(),
                                          .patience = kPatience,
                                          .api_key = options.api_key,
                                          .tls_ca = options.tls_ca},
@@ -164,27 +162,37 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   (options.json ? PrintJson : PrintSummary)(counts, seconds);
   // Threads that still wait for answers are not waited for. A server of its own dies with this process.
-  if (is_interrupted && !run.WaitFor(milliseconds(0))) _exit(130);
+  if (is_interrupted && !run.WaitFor(milliseconds(0))) _exit(kExitInterrupted);
   WINNOW_RETURN_IF_ERROR(run.status());
-  if (is_interrupted) return 130;
-  return counts.failed > 0 ? 1 : 0;
+  if (is_interrupted) return kExitInterrupted;
+  return counts.failed > 0 ? kExitFailure : kExitOk;
 }
-
-}  // namespace
 
 int BatchMain(const Arguments& arguments) {
   BatchOptions options;
   std::vector<std::string> positionals;
-  if (const auto code = ParseCommandLine("batch", kUsage, arguments, options, &positionals, Environment::kRead)) {
-    return *code;
-  }
-  if (positionals.size() != 1) return Fail("batch", absl::InvalidArgumentError("give one file of requests"), 2);
-  if (options.out.empty()) return Fail("batch", absl::InvalidArgumentError("--out FILE is required"), 2);
+  if (const auto code = ParseCommandLine(kBatchCommand, arguments, options, &positionals)) return *code;
+  const auto refuse = [](std::string_view why) {
+    return Fail(kBatchCommand, absl::InvalidArgumentError(AbslSv(why)), kExitUsage);
+  };
+  if (positionals.size() != 1) return refuse("give one file of requests");
+  if (options.out.empty()) return refuse("--out FILE is required");
   BlockStopSignals();
   const absl::StatusOr<int> code = Run(options, positionals.front());
   if (code.ok()) return *code;
-  if (absl::IsCancelled(code.status())) return 130;
-  return Fail("batch", code.status(), absl::IsInvalidArgument(code.status()) ? 2 : 1);
+  if (absl::IsCancelled(code.status())) return kExitInterrupted;
+  return Fail(kBatchCommand, code.status(), absl::IsInvalidArgument(code.status()) ? kExitUsage : kExitFailure);
 }
+
+}  // namespace
+
+const Command kBatchCommand = {.name = "batch",
+                               .summary = "send a file of requests to a server and write the answers to another",
+                               .synopsis = "FILE.jsonl --out=FILE [--option=value ...]",
+                               .about = kAbout,
+                               .operands = {.files = true},
+                               .environment = Environment::kRead,
+                               .options = Declared<BatchOptions>,
+                               .run = BatchMain};
 
 }  // namespace winnow

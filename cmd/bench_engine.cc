@@ -3,8 +3,9 @@
 #include <set>
 
 #include "absl/strings/str_format.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/terminal/stop_on_interrupt.h"
 #include "common/model/synthetic_models.h"
 #include "tools/engine/bench_engine_options.h"
 #include "tools/engine/engine_bench.h"
@@ -85,8 +86,10 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
 }
 
 absl::Status MeasureCases(const BenchEngineOptions& options, const BenchEnginePlan& plan, EngineBench& bench,
-                          int num_ranks, std::vector<TableLine>& table, nlohmann::ordered_json& json) {
+                          int num_ranks, const StopOnInterrupt& interrupt, std::vector<TableLine>& table,
+                          nlohmann::ordered_json& json) {
   for (TableLine& line : CasesOf(plan, options, bench.shard())) {
+    if (interrupt.interrupted()) return absl::OkStatus();
     line.num_ranks = num_ranks;
     if (line.of.batch == BenchEnginePlan::kGreatestBatch) line.of.batch = bench.GreatestBatch(line.of);
     if (line.why_not.empty() && line.of.batch == 0) line.why_not = "no sequence fits";
@@ -113,35 +116,49 @@ absl::Status Run(const BenchEngineOptions& options, const BenchEnginePlan& plan)
   if (!options.quality.empty()) {
     WINNOW_ASSIGN_OR_RETURN(quality, QualityFile::Load(options.quality));
   }
+  const StopOnInterrupt interrupt;
   std::vector<TableLine> table;
   nlohmann::ordered_json json;
   for (const int num_ranks : plan.num_ranks) {
+    if (interrupt.interrupted()) break;
     WINNOW_ASSIGN_OR_RETURN(const auto bench, EngineBench::Open(config, options, plan, num_ranks));
     std::printf("%s\n", bench->Description().c_str());
     if (json.empty()) json = bench->DescriptionJson();
-    WINNOW_RETURN_IF_ERROR(MeasureCases(options, plan, *bench, num_ranks, table, json));
+    WINNOW_RETURN_IF_ERROR(MeasureCases(options, plan, *bench, num_ranks, interrupt, table, json));
     for (const uint32_t tokens : num_ranks == 1 ? plan.prefill_tokens : std::vector<uint32_t>{}) {
+      if (interrupt.interrupted()) break;
       WINNOW_ASSIGN_OR_RETURN(const PrefillMeasurement result, bench->Prefill(tokens));
       PrintPrefill(result);
       json["prefill"].push_back(ToJson(result));
     }
   }
   std::printf("\n%s", DecodeTable(table, quality.has_value() ? &*quality : nullptr, options.budget).c_str());
-  if (options.out.empty()) return absl::OkStatus();
-  std::ofstream out(options.out);
-  out << json.dump(1) << "\n";
-  return out.good() ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", options.out));
+  if (interrupt.interrupted()) std::printf("interrupted: what is above is what was measured\n");
+  if (!options.out.empty()) {
+    std::ofstream out(options.out);
+    out << json.dump(1) << "\n";
+    if (!out.good()) return absl::UnavailableError(absl::StrCat("cannot write ", options.out));
+  }
+  return interrupt.interrupted() ? absl::CancelledError("interrupted") : absl::OkStatus();
+}
+
+int BenchEngineMain(const Arguments& arguments) {
+  BenchEngineOptions options;
+  if (const auto code = ParseCommandLine(kBenchEngineCommand, arguments, options)) return *code;
+  const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
+  if (!plan.ok()) return Fail(kBenchEngineCommand, plan.status(), 2);
+  const absl::Status status = Run(options, *plan);
+  if (absl::IsCancelled(status)) return kExitInterrupted;
+  return status.ok() ? 0 : Fail(kBenchEngineCommand, status, absl::IsNotFound(status) ? 2 : 1);
 }
 
 }  // namespace
 
-int BenchEngineMain(const Arguments& arguments) {
-  BenchEngineOptions options;
-  if (const auto code = ParseCommandLine("bench engine", "[--option=value ...]", arguments, options)) return *code;
-  const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
-  if (!plan.ok()) return Fail("bench engine", plan.status(), 2);
-  const absl::Status status = Run(options, *plan);
-  return status.ok() ? 0 : Fail("bench engine", status, absl::IsNotFound(status) ? 2 : 1);
-}
+const Command kBenchEngineCommand = {
+    .name = "bench engine",
+    .summary = "time decode steps and prefill of a model of random weights on GPUs, part by part",
+    .synopsis = "[--option=value ...]",
+    .options = Declared<BenchEngineOptions>,
+    .run = BenchEngineMain};
 
 }  // namespace winnow

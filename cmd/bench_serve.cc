@@ -1,8 +1,13 @@
+#include <atomic>
 #include <cstdio>
 #include <fstream>
 
-#include "cmd/command_line.h"
+#include "absl/strings/str_format.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/server_options.h"
+#include "cmd/terminal/progress_line.h"
+#include "cmd/terminal/stop_on_interrupt.h"
 #include "tools/load/load_run.h"
 #include "tools/load/report.h"
 #include "tools/load/trace_file.h"
@@ -10,18 +15,18 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "[--option=value ...]\n\n"
+constexpr char kAbout[] =
     "Sends a workload to a running server, streams the answers and prints latency, throughput and goodput. Prompts "
     "are\n"
     "made-up token ids, answers are greedy and of the length that was asked for. Any server with OpenAI's\n"
-    "/v1/completions can be measured with --protocol=http.\n";
+    "/v1/completions can be measured with --protocol=http. Ctrl-C ends it with the figures of what was measured until\n"
+    "then, and exit code 130.\n";
 
 enum class Protocol : uint8_t { kHttp, kGrpc };
 
 struct BenchServeOptions {
   Protocol protocol = Protocol::kHttp;
-  HostPort address{"127.0.0.1", 0};
+  HostPort server{"127.0.0.1", 0};
   LoadClientOptions client;
   uint32_t requests = 100;
   double rate = 0;
@@ -36,17 +41,17 @@ struct BenchServeOptions {
   uint32_t first_token_id = 100;
   uint32_t token_ids = 3000;
   double ttft_ms = 0, tpot_ms = 0, end_to_end_ms = 0;
-  std::string json;
+  bool json = false;
+  std::string out;
   std::string plot;
+  bool quiet = false;
 
   void Declare(Fields& fields) {
     fields.Enum("protocol", &protocol, {{"http", Protocol::kHttp}, {"grpc", Protocol::kGrpc}},
                 "How to talk to the server.");
-    fields.Address("address", &address, "Of the server. Port 0 = 8000 for http, 8001 for grpc.");
+    DeclareServer(fields, &server, "without a port, 8000 for http, 8001 for grpc.");
     fields.Text("model", &client.model, "Name of the model in requests; winnow needs none.");
-    fields.Text(
-        "api-key", &client.api_key,
-        "Sent as a bearer token. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
+    DeclareApiKey(fields, &client.api_key);
     fields.Text("selection", &client.selection, "Selection specification for every request (winnow only).");
     fields.Integer("requests", &requests, "How many to send; of a trace, the first so many.", 1u, 10000000u);
     fields.Number("rate", &rate, "Requests per second, with Poisson arrivals; 0 = a closed loop.", 0, 1e6);
@@ -59,7 +64,7 @@ struct BenchServeOptions {
     fields.Integer("prefixes", &prefixes, "Shared prefixes in use; each prompt begins with one. 0 = none.", 0u,
                    10000000u);
     fields.Number("shared", &shared, "Share of a prompt that its prefix is.", 0, 1);
-    fields.Text("trace", &trace, "JSONL trace in Mooncake's format instead of rate, input, output and prefixes.");
+    fields.File("trace", &trace, "JSONL trace in Mooncake's format instead of rate, input, output and prefixes.");
     fields.Number("speed", &speed, "Plays a trace so many times faster.", 1e-3, 1e3);
     fields.Integer("seed", &seed, "Of everything that is drawn.", uint64_t{0}, uint64_t{1} << 62);
     fields.Integer("first-token-id", &first_token_id, "Prompts are made of ids from here on ...", 0u, 10000000u);
@@ -69,8 +74,10 @@ struct BenchServeOptions {
                   "Goodput counts requests with at most so many ms to the first token; 0 = any.", 0, 1e9);
     fields.Number("tpot-target", &tpot_ms, "... per token after the first; 0 = any.", 0, 1e9);
     fields.Number("e2e-target", &end_to_end_ms, "... in all; 0 = any.", 0, 1e9);
-    fields.Text("json", &json, "File for the figures and every request's times.");
-    fields.Text("plot", &plot, "File for an SVG of the distributions.");
+    fields.Bool("json", &json, "Print JSON instead of a table: the figures and every request's times.");
+    fields.File("out", &out, "File for the same JSON.");
+    fields.File("plot", &plot, "File for an SVG of the distributions.");
+    fields.Bool("quiet", &quiet, "No progress on stderr.");
   }
 
   LoadTargets Targets() const {
@@ -143,45 +150,88 @@ nlohmann::ordered_json OptionsJson(BenchServeOptions& options) {
   return json;
 }
 
-absl::Status Run(BenchServeOptions options) {
-  WINNOW_ASSIGN_OR_RETURN(const std::vector<PlannedRequest> requests, Requests(options));
-  WINNOW_RETURN_IF_ERROR(CheckWritable("json", options.json));
-  WINNOW_RETURN_IF_ERROR(CheckWritable("plot", options.plot));
-  const bool http = options.protocol == Protocol::kHttp;
-  if (options.address.port == 0) options.address.port = http ? 8000 : 8001;
-  options.client.address = options.address.ToString();
-  const bool closed_loop = options.trace.empty() && options.rate == 0;
-  if (options.concurrency == 0) options.concurrency = closed_loop ? 1 : 1024;
+// What was measured, and whether all of it was.
+struct Measured {
+  std::vector<RequestTimes> times;
+  bool interrupted = false;
+};
+
+Measured Measure(const BenchServeOptions& options, const std::vector<PlannedRequest>& requests) {
+  const StopOnInterrupt interrupt;
+  ProgressLine progress(options.quiet);
   const std::unique_ptr<LoadClient> client =
-      http ? NewHttpLoadClient(options.client) : NewGrpcLoadClient(options.client);
-  const std::vector<RequestTimes> times = RunLoad(requests,
-                                                  {.concurrency = options.concurrency,
-                                                   .first_token_id = options.first_token_id,
-                                                   .num_token_ids = options.token_ids},
-                                                  *client);
-  const LoadSummary summary = Summarize(times, options.Targets());
-  std::printf("%s%s", SummaryText(summary, options.Targets()).c_str(), FailureText(times).c_str());
-  if (!options.json.empty()) {
-    nlohmann::ordered_json json = SummaryJson(summary, times);
-    json["options"] = OptionsJson(options);
-    WINNOW_RETURN_IF_ERROR(WriteFile("json", options.json, json.dump(1) + "\n"));
+      options.protocol == Protocol::kHttp ? NewHttpLoadClient(options.client) : NewGrpcLoadClient(options.client);
+  std::atomic<size_t> ended{0};
+  Measured measured;
+  {
+    const TickingLine line(progress, [&](std::chrono::duration<double> elapsed) {
+      return absl::StrCat(
+          ProgressBar(static_cast<double>(ended.load()), static_cast<double>(requests.size()), "requests"), ", ",
+          ElapsedText(elapsed));
+    });
+    measured.times = RunLoad(requests,
+                             {.concurrency = options.concurrency,
+                              .first_token_id = options.first_token_id,
+                              .num_token_ids = options.token_ids,
+                              .on_ended = [&ended](size_t count) { ended = count; },
+                              .stop = interrupt.token()},
+                             *client);
   }
+  measured.interrupted = interrupt.interrupted();
+  return measured;
+}
+
+absl::Status Report(BenchServeOptions& options, const Measured& measured, size_t planned) {
+  const std::vector<RequestTimes>& times = measured.times;
+  const LoadSummary summary = Summarize(times, options.Targets());
+  nlohmann::ordered_json json = SummaryJson(summary, times);
+  json["interrupted"] = measured.interrupted;
+  json["options"] = OptionsJson(options);
+  if (options.json) {
+    std::printf("%s\n", json.dump(1).c_str());
+  } else {
+    if (measured.interrupted) std::printf("interrupted: %zu of %zu requests were measured\n", times.size(), planned);
+    std::printf("%s%s", SummaryText(summary, options.Targets()).c_str(), FailureText(times).c_str());
+  }
+  if (!options.out.empty()) WINNOW_RETURN_IF_ERROR(WriteFile("out", options.out, json.dump(1) + "\n"));
   if (!options.plot.empty()) {
     WINNOW_RETURN_IF_ERROR(
         WriteFile("plot", options.plot, SummaryPlot(times, absl::StrCat(times.size(), " requests"))));
   }
+  if (measured.interrupted) return absl::CancelledError("interrupted");
   if (summary.completed > 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("no request was answered: ", times.front().error));
+  return WithServerHint(absl::UnavailableError(
+      absl::StrCat("no request was answered at ", options.client.address, ": ", times.front().error)));
+}
+
+absl::Status Run(BenchServeOptions options) {
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<PlannedRequest> requests, Requests(options));
+  WINNOW_RETURN_IF_ERROR(CheckWritable("out", options.out));
+  WINNOW_RETURN_IF_ERROR(CheckWritable("plot", options.plot));
+  if (options.server.port == 0) options.server.port = options.protocol == Protocol::kHttp ? kHttpPort : kGrpcPort;
+  options.client.address = options.server.ToString();
+  const bool closed_loop = options.trace.empty() && options.rate == 0;
+  if (options.concurrency == 0) options.concurrency = closed_loop ? 1 : 1024;
+  return Report(options, Measure(options, requests), requests.size());
+}
+
+int BenchServeMain(const Arguments& arguments) {
+  BenchServeOptions options;
+  if (const auto code = ParseCommandLine(kBenchServeCommand, arguments, options)) return *code;
+  const absl::Status status = Run(options);
+  if (absl::IsCancelled(status)) return kExitInterrupted;
+  return status.ok() ? kExitOk : Fail(kBenchServeCommand, status);
 }
 
 }  // namespace
 
-int BenchServeMain(const Arguments& arguments) {
-  BenchServeOptions options;
-  if (const auto code = ParseCommandLine("bench serve", kUsage, arguments, options, nullptr, Environment::kRead))
-    return *code;
-  const absl::Status status = Run(options);
-  return status.ok() ? 0 : Fail("bench serve", status);
-}
+const Command kBenchServeCommand = {
+    .name = "bench serve",
+    .summary = "send a workload to a running server and measure latency, throughput and goodput",
+    .synopsis = "[--option=value ...]",
+    .about = kAbout,
+    .environment = Environment::kRead,
+    .options = Declared<BenchServeOptions>,
+    .run = BenchServeMain};
 
 }  // namespace winnow

@@ -1,10 +1,10 @@
 #include "absl/cleanup/cleanup.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
+#include "cmd/role/options/cache_options.h"
 #include "cmd/role/payload_paths.h"
-#include "cmd/role/role_options.h"
 #include "cmd/role/role_process.h"
 
 namespace winnow {
@@ -38,16 +38,20 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   return process->WaitForStop();
 }
 
-}  // namespace
-
 int CacheRankMain(const Arguments& arguments) {
   CacheProcessOptions options;
-  if (const auto code =
-          ParseCommandLine("cache-rank", "[--option=value ...]", arguments, options, nullptr, Environment::kRead)) {
-    return *code;
-  }
+  if (const auto code = ParseCommandLine(kCacheRankCommand, arguments, options)) return *code;
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
-  return status.ok() ? 0 : Fail("cache-rank", status);
+  return status.ok() ? 0 : Fail(kCacheRankCommand, status);
 }
+
+}  // namespace
+
+const Command kCacheRankCommand = {.name = "cache-rank",
+                                   .summary = "run a cache rank",
+                                   .synopsis = "[--option=value ...]",
+                                   .environment = Environment::kRead,
+                                   .options = Declared<CacheProcessOptions>,
+                                   .run = CacheRankMain};
 
 }  // namespace winnow

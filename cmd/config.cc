@@ -1,31 +1,38 @@
 // winnow config: manifests, without starting anything.
-#include <fstream>
-#include <sstream>
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
 
-#include "cmd/command_line.h"
+#include "absl/strings/str_split.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/manifest/manifest.h"
 #include "cmd/manifest/schema.h"
+#include "cmd/role/options/model_options.h"
 
 namespace winnow {
 namespace {
 
-struct NoOptions {
-  void Declare(Fields&) {}
+extern const Command kCheckCommand, kSchemaCommand, kFieldsCommand;
+
+struct CheckOptions {
+  bool json = false;
+
+  void Declare(Fields& fields) { fields.Bool("json", &json, "Print JSON: a list of files with their errors."); }
 };
 
-constexpr char kUsage[] =
-    "check FILE... | schema | fields\n"
-    "\n"
-    "  check FILE...   reads manifests and prints line and field of every error; exit code 1 if there are any\n"
-    "  schema          prints the JSON schema of manifests, for editors\n"
-    "  fields          prints all fields as a Markdown table\n";
+// What was found in one file.
+struct Checked {
+  std::string path;
+  absl::Status status;
+  std::string note;
+};
 
 // What a manifest says of this machine's files is checked where the model is.
-absl::Status CheckHere(const Manifest& manifest) {
+absl::Status CheckHere(const Manifest& manifest, std::string& note) {
   if (!CheckModelOption(manifest.options.model).ok()) {
-    std::printf("note: the model %s is not on this machine: sizes of memory are not checked\n",
-                manifest.options.model.c_str());
+    note =
+        absl::StrCat("the model ", manifest.options.model, " is not on this machine: sizes of memory are not checked");
     return absl::OkStatus();
   }
   if (manifest.nodes.empty()) return manifest.options.Validate();
@@ -36,38 +43,80 @@ absl::Status CheckHere(const Manifest& manifest) {
   return absl::OkStatus();
 }
 
-int Check(const std::vector<std::string>& paths) {
-  int errors = 0;
-  for (const std::string& path : paths) {
-    const absl::StatusOr<Manifest> manifest = LoadManifest(path);
-    const absl::Status status = manifest.ok() ? Annotate(CheckHere(*manifest), path) : manifest.status();
-    if (!status.ok()) {
-      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
-      ++errors;
+Checked CheckFile(const std::string& path) {
+  Checked checked{.path = path, .status = absl::OkStatus(), .note = ""};
+  const absl::StatusOr<Manifest> manifest = LoadManifest(path);
+  checked.status = manifest.ok() ? Annotate(CheckHere(*manifest, checked.note), path) : manifest.status();
+  return checked;
+}
+
+void Print(const std::vector<Checked>& files) {
+  for (const Checked& file : files) {
+    if (!file.note.empty()) std::printf("note: %s\n", file.note.c_str());
+    if (file.status.ok()) {
+      std::printf("%s: ok\n", file.path.c_str());
     } else {
-      std::printf("%s: ok\n", path.c_str());
+      std::fprintf(stderr, "%s\n", std::string(file.status.message()).c_str());
     }
   }
-  return errors == 0 ? 0 : 1;
 }
+
+void PrintJson(const std::vector<Checked>& files) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Checked& file : files) {
+    nlohmann::ordered_json errors = nlohmann::ordered_json::array();
+    for (const absl::string_view line : absl::StrSplit(file.status.message(), '\n', absl::SkipEmpty())) {
+      errors.push_back(std::string(line));
+    }
+    list.push_back({{"file", file.path}, {"ok", file.status.ok()}, {"errors", errors}});
+    if (!file.note.empty()) list.back()["note"] = file.note;
+  }
+  std::printf("%s\n", list.dump(2).c_str());
+}
+
+int CheckMain(const Arguments& arguments) {
+  CheckOptions options;
+  std::vector<std::string> paths;
+  if (const auto code = ParseCommandLine(kCheckCommand, arguments, options, &paths)) return *code;
+  if (paths.empty()) return Fail(kCheckCommand, absl::InvalidArgumentError("give manifests to check"), kExitUsage);
+  std::vector<Checked> files;
+  for (const std::string& path : paths) files.push_back(CheckFile(path));
+  options.json ? PrintJson(files) : Print(files);
+  const bool ok = std::all_of(files.begin(), files.end(), [](const Checked& file) { return file.status.ok(); });
+  return ok ? kExitOk : kExitFailure;
+}
+
+int SchemaMain(const Arguments& arguments) {
+  NoOptions options;
+  if (const auto code = ParseCommandLine(kSchemaCommand, arguments, options)) return *code;
+  std::fputs(ManifestSchema().c_str(), stdout);
+  return kExitOk;
+}
+
+int FieldsMain(const Arguments& arguments) {
+  NoOptions options;
+  if (const auto code = ParseCommandLine(kFieldsCommand, arguments, options)) return *code;
+  std::fputs(ManifestFieldTable().c_str(), stdout);
+  return kExitOk;
+}
+
+const Command kCheckCommand = {.name = "config check",
+                               .summary = "read manifests and print line and field of every error",
+                               .synopsis = "FILE... [--json]",
+                               .operands = {.files = true},
+                               .options = Declared<CheckOptions>,
+                               .run = CheckMain};
+const Command kSchemaCommand = {
+    .name = "config schema", .summary = "print the JSON schema of manifests, for editors", .run = SchemaMain};
+const Command kFieldsCommand = {
+    .name = "config fields", .summary = "print all fields as a Markdown table", .run = FieldsMain};
+constexpr const Command* kSubcommands[] = {&kCheckCommand, &kSchemaCommand, &kFieldsCommand};
 
 }  // namespace
 
-int ConfigMain(const Arguments& arguments) {
-  NoOptions options;
-  std::vector<std::string> words;
-  if (const auto code = ParseCommandLine("config", kUsage, arguments, options, &words)) return *code;
-  const std::string what = words.empty() ? "" : words.front();
-  if (what == "check" && words.size() > 1) return Check({words.begin() + 1, words.end()});
-  if (what == "schema" && words.size() == 1) {
-    std::fputs(ManifestSchema().c_str(), stdout);
-    return 0;
-  }
-  if (what == "fields" && words.size() == 1) {
-    std::fputs(ManifestFieldTable().c_str(), stdout);
-    return 0;
-  }
-  return Fail("config", absl::InvalidArgumentError("expected check FILE..., schema or fields"), 2);
-}
+const Command kConfigCommand = {.name = "config",
+                                .summary = "check manifests of clusters, and describe their fields",
+                                .synopsis = "COMMAND",
+                                .subcommands = kSubcommands};
 
 }  // namespace winnow

@@ -2,14 +2,15 @@
 
 #include "cmd/client/demo_document.h"
 #include "cmd/client/generation_client.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/server_options.h"
 
 namespace winnow {
 namespace {
 
 struct DemoOptions {
-  HostPort grpc{"127.0.0.1", 8001};
+  ServerOptions server;
   bool once = false;
   uint32_t budget = 256;
   std::string selection;
@@ -18,7 +19,7 @@ struct DemoOptions {
   int facts = 16;
 
   void Declare(Fields& fields) {
-    fields.Address("grpc", &grpc, "gRPC address of the server.");
+    server.Declare(fields);
     fields.Bool("once", &once, "Ask one question and end; otherwise five, each about another text.");
     fields.Integer("budget", &budget, "Selected rows per head; 0 = the server's default.");
     fields.Text("selection", &selection,
@@ -59,26 +60,37 @@ absl::StatusOr<bool> Ask(GenerationClient& client, const DemoOptions& options, u
   return right;
 }
 
-}  // namespace
-
 int DemoMain(const Arguments& arguments) {
   DemoOptions options;
-  if (const auto code = ParseCommandLine("demo", "[--option=value ...]", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine(kDemoCommand, arguments, options)) return *code;
   BlockStopSignals();
-  GenerationClient client(options.grpc.ToString());
+  const absl::StatusOr<Credentials> credentials = options.server.security.Load();
+  if (!credentials.ok()) return Fail(kDemoCommand, credentials.status(), kExitUsage);
+  GenerationClient client(options.server.address.ToString(), options.server.api_key, *credentials);
   const int rounds = options.once ? 1 : 5;
   int right = 0;
   for (int round = 0; round < rounds; ++round) {
     const absl::StatusOr<bool> answer = Ask(client, options, options.seed + round);
     if (!answer.ok()) {
       std::printf("\n");
-      if (absl::IsCancelled(answer.status())) return 130;
-      return Fail("demo", answer.status());
+      if (absl::IsCancelled(answer.status())) return kExitInterrupted;
+      return Fail(kDemoCommand, WithServerHint(answer.status()));
     }
     right += *answer;
   }
   if (!options.once) std::printf("%d of %d answers are right.\n", right, rounds);
-  return right == rounds ? 0 : 1;
+  return right == rounds ? kExitOk : kExitFailure;
 }
+
+}  // namespace
+
+const Command kDemoCommand = {
+    .name = "demo",
+    .summary = "",
+    .synopsis = "[--option=value ...]",
+    .about = "Asks a running server about a made-up text that hides some codes, and checks the answers.\n",
+    .environment = Environment::kRead,
+    .options = Declared<DemoOptions>,
+    .run = DemoMain};
 
 }  // namespace winnow

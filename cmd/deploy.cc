@@ -2,18 +2,20 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/render/plan.h"
 
 namespace winnow {
 namespace {
 
-struct DeployCommandOptions {
+extern const Command kRenderCommand;
+
+struct RenderOptions {
   std::string out;
 
   void Declare(Fields& fields) {
-    fields.Text("out", &out, "Folder to write the files to; it is made where it is missing. Empty = print them.");
+    fields.Folder("out", &out, "Folder to write the files to; it is made where it is missing. Empty = print them.");
   }
 };
 
@@ -60,22 +62,36 @@ absl::Status Render(const std::string& kind, const std::string& path, const std:
   return absl::OkStatus();
 }
 
-constexpr char kUsage[] =
-    "render kubernetes|compose|systemd|slurm FILE [--out DIR]\n"
-    "\n"
-    "Writes what a manifest says as files of another tool, with the same values.\n";
+int RenderMain(const Arguments& arguments) {
+  RenderOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommandLine(kRenderCommand, arguments, options, &words)) return *code;
+  if (words.size() != 2) {
+    return Fail(kRenderCommand, absl::InvalidArgumentError("expected what to render as, and the manifest"), kExitUsage);
+  }
+  const absl::Status status = Render(words[0], words[1], options.out);
+  return status.ok() ? kExitOk : Fail(kRenderCommand, status, kExitUsage);
+}
+
+std::vector<std::string> KindNames() {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) names.emplace_back(kind.name);
+  return names;
+}
+
+const Command kRenderCommand = {.name = "deploy render",
+                                .summary = "write what a manifest says as files of another tool, with the same values",
+                                .synopsis = "kubernetes|compose|systemd|slurm FILE [--out DIR]",
+                                .operands = {.first = KindNames, .files = true},
+                                .options = Declared<RenderOptions>,
+                                .run = RenderMain};
+constexpr const Command* kSubcommands[] = {&kRenderCommand};
 
 }  // namespace
 
-int DeployMain(const Arguments& arguments) {
-  DeployCommandOptions options;
-  std::vector<std::string> words;
-  if (const auto code = ParseCommandLine("deploy", kUsage, arguments, options, &words)) return *code;
-  if (words.size() != 3 || words[0] != "render") {
-    return Fail("deploy", absl::InvalidArgumentError("expected render, what as, and the manifest"), 2);
-  }
-  const absl::Status status = Render(words[1], words[2], options.out);
-  return status.ok() ? 0 : Fail("deploy", status, 2);
-}
+const Command kDeployCommand = {.name = "deploy",
+                                .summary = "write a manifest as Kubernetes, compose, systemd or Slurm files",
+                                .synopsis = "COMMAND",
+                                .subcommands = kSubcommands};
 
 }  // namespace winnow

@@ -2,12 +2,15 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/doctor/gpu_findings.h"
 #include "cmd/doctor/ucx_transports.h"
@@ -17,11 +20,10 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "\n\nSays of this machine what Winnow uses: ok, warn with advice, or MISSING, which ends it with exit code 1.\n";
-
 struct DoctorOptions {
-  void Declare(Fields&) {}
+  bool json = false;
+
+  void Declare(Fields& fields) { fields.Bool("json", &json, "Print JSON: a list of objects, a finding each."); }
 };
 
 Finding Cores() {
@@ -118,11 +120,7 @@ Finding Limit(std::string_view subject, int resource, double wanted, const char*
   return finding;
 }
 
-}  // namespace
-
-int DoctorMain(const Arguments& arguments) {
-  DoctorOptions options;
-  if (const auto code = ParseCommandLine("doctor", kUsage, arguments, options)) return *code;
+std::vector<Finding> Findings() {
   std::vector<Finding> findings = {
       Cores(),
       Memory(),
@@ -135,16 +133,50 @@ int DoctorMain(const Arguments& arguments) {
             "RDMA needs locked memory (ulimit -l unlimited); shared memory and TCP do not"),
   };
   for (Finding& finding : GpuFindings()) findings.push_back(std::move(finding));
-  bool missing = false;
-  for (const Finding& finding : findings) {
-    const char* verdict = finding.verdict == Verdict::kOk     ? "ok"
-                          : finding.verdict == Verdict::kWarn ? "warn"
-                                                              : "MISSING";
-    std::printf("%-8s %-14s %s\n", verdict, finding.subject.data(), finding.what.c_str());
-    if (!finding.advice.empty()) std::printf("%-23s %s\n", "", finding.advice.c_str());
-    missing |= finding.verdict == Verdict::kMissing;
-  }
-  return missing ? 1 : 0;
+  return findings;
 }
+
+const char* NameOf(Verdict verdict) {
+  return verdict == Verdict::kOk ? "ok" : verdict == Verdict::kWarn ? "warn" : "MISSING";
+}
+
+void Print(const std::vector<Finding>& findings) {
+  for (const Finding& finding : findings) {
+    std::printf("%-8s %-14s %s\n", NameOf(finding.verdict), finding.subject.data(), finding.what.c_str());
+    if (!finding.advice.empty()) std::printf("%-23s %s\n", "", finding.advice.c_str());
+  }
+}
+
+void PrintJson(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Finding& finding : findings) {
+    list.push_back({{"subject", std::string(finding.subject)},
+                    {"verdict", absl::AsciiStrToLower(NameOf(finding.verdict))},
+                    {"what", finding.what}});
+    if (!finding.advice.empty()) list.back()["advice"] = finding.advice;
+  }
+  std::printf("%s\n", list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+}
+
+int DoctorMain(const Arguments& arguments) {
+  DoctorOptions options;
+  if (const auto code = ParseCommandLine(kDoctorCommand, arguments, options)) return *code;
+  const std::vector<Finding> findings = Findings();
+  options.json ? PrintJson(findings) : Print(findings);
+  const bool missing = std::any_of(findings.begin(), findings.end(),
+                                   [](const Finding& finding) { return finding.verdict == Verdict::kMissing; });
+  return missing ? kExitFailure : kExitOk;
+}
+
+}  // namespace
+
+const Command kDoctorCommand = {
+    .name = "doctor",
+    .summary = "say what this machine offers and what is missing",
+    .synopsis = "[--json]",
+    .about =
+        "Says of this machine what Winnow uses: ok, warn with advice, or MISSING, which ends it with exit code 1.\n",
+    .options = Declared<DoctorOptions>,
+    .run = DoctorMain};
 
 }  // namespace winnow

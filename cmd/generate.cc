@@ -1,96 +1,176 @@
+#include <unistd.h>
+
 #include <cstdio>
 #include <iostream>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
-#include "cmd/client/client_security.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "cmd/client/generation_client.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/document.h"
+#include "cmd/connection/request_options.h"
+#include "cmd/connection/server_options.h"
+#include "cmd/terminal/progress_line.h"
 
 namespace winnow {
 namespace {
 
+constexpr char kAbout[] =
+    "Prints the answer, as it is made, and nothing else on stdout. The prompt is the texts of --file and then PROMPT,\n"
+    "with an empty line between; \"-\" stands for what is on stdin, which is also read where neither is given and "
+    "stdin\n"
+    "is no terminal.\n";
+
 struct GenerateOptions {
-  HostPort grpc{"127.0.0.1", 8001};
-  std::string api_key;
-  ClientSecurity security;
-  uint32_t max_tokens = 0;
-  double temperature = -1;
-  std::string selection;
-  uint32_t budget = 0;
+  ServerOptions server;
+  std::string files;
+  std::string system;
+  RequestOptions request;
   bool raw = false;
+  bool json = false;
   bool stats = false;
+  bool quiet = false;
 
   void Declare(Fields& fields) {
-    fields.Address("grpc", &grpc, "gRPC address of the server.");
-    fields.Text(
-        "api-key", &api_key,
-        "For a server with keys. Better in the environment (WINNOW_API_KEY): command lines are seen by others.");
-    security.Declare(fields);
-    fields.Integer("max-tokens", &max_tokens, "Most tokens to generate; 0 = what is left of the context.");
-    fields.Number("temperature", &temperature, "0 = greedy; negative = the server's default.", -1, 100);
-    fields.Text("selection", &selection,
-                "Preset or specification, preset[,field=value...] or field=value[,...]; fields that are fixed when the "
-                "server starts stay the server's. Empty = the server's default.");
-    fields.Integer("budget", &budget, "Selected rows per head; 0 = that of the selection.");
+    server.Declare(fields);
+    fields.File("file", &files, "Texts that the prompt begins with, separated by commas.");
+    fields.Text("system", &system, "What the model is told to be and to do, before the prompt.");
+    request.Declare(fields);
     fields.Bool("raw", &raw, "Send the prompt as it is, without the chat template.");
+    fields.Bool("json", &json, "Print one JSON object when the answer is whole: text, usage, times and selection.");
     fields.Bool("stats", &stats, "Print usage, times and how the selection did to stderr.");
+    fields.Bool("quiet", &quiet, "No progress on stderr.");
   }
 };
+
+absl::StatusOr<std::string> ReadStdin() {
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  WINNOW_RETURN_IF_ERROR(CheckDocument(text, "the prompt on stdin"));
+  return text;
+}
+
+absl::StatusOr<std::string> PromptOf(const GenerateOptions& options, std::vector<std::string> words) {
+  std::vector<std::string> parts;
+  for (const absl::string_view path : absl::StrSplit(options.files, ',', absl::SkipEmpty())) {
+    WINNOW_ASSIGN_OR_RETURN(parts.emplace_back(), ReadDocument(std::string(path)));
+  }
+  if (words.empty() && parts.empty() && isatty(STDIN_FILENO) == 0) words.push_back("-");
+  if (words.size() > 1) return absl::InvalidArgumentError("give one prompt: quote it, if it has several words");
+  if (words.size() == 1) {
+    parts.push_back(words[0]);
+    if (words[0] == "-") {
+      WINNOW_ASSIGN_OR_RETURN(parts.back(), ReadStdin());
+    }
+    WINNOW_RETURN_IF_ERROR(CheckDocument(parts.back(), "the prompt"));
+  }
+  if (parts.empty()) {
+    return absl::InvalidArgumentError("give one prompt, files with --file=FILE, or \"-\" to read it from stdin");
+  }
+  return absl::StrJoin(parts, "\n\n");
+}
 
 v1::GenerateRequest MakeRequest(const GenerateOptions& options, std::string prompt) {
   v1::GenerateRequest request;
   if (options.raw) {
     request.set_text(std::move(prompt));
   } else {
-    v1::Message* message = request.mutable_messages()->add_messages();
-    message->set_role("user");
-    message->set_content(std::move(prompt));
+    const auto add = [&request](const char* role, std::string content) {
+      v1::Message* message = request.mutable_messages()->add_messages();
+      message->set_role(role);
+      message->set_content(std::move(content));
+    };
+    if (!options.system.empty()) add("system", options.system);
+    add("user", std::move(prompt));
   }
-  if (options.max_tokens > 0) request.set_max_tokens(options.max_tokens);
-  if (options.temperature >= 0) request.mutable_sampling()->set_temperature(static_cast<float>(options.temperature));
-  if (!options.selection.empty()) request.mutable_selection()->set_specification(options.selection);
-  if (options.budget > 0) request.mutable_selection()->set_budget_tokens(options.budget);
+  options.request.ApplyTo(request);
   return request;
+}
+
+const char* NameOf(v1::FinishReason reason) {
+  return reason == v1::FINISH_REASON_LENGTH ? "length" : "stop";
+}
+
+nlohmann::ordered_json ToJson(const GenerationResult& result) {
+  const v1::SelectionStats& selection = result.selection;
+  nlohmann::ordered_json json = {{"text", result.text},
+                                 {"finish_reason", NameOf(result.reason)},
+                                 {"usage",
+                                  {{"prompt_tokens", result.usage.prompt_tokens()},
+                                   {"cached_prompt_tokens", result.usage.cached_prompt_tokens()},
+                                   {"completion_tokens", result.usage.completion_tokens()}}},
+                                 {"time_to_first_token_s", result.time_to_first_token.count()},
+                                 {"time_per_output_token_s", result.SecondsPerToken()},
+                                 {"selection",
+                                  {{"specification", result.specification},
+                                   {"context_tokens", selection.context_tokens()},
+                                   {"resident_rows", selection.resident_rows()},
+                                   {"decode_steps", selection.decode_steps()},
+                                   {"streamed_rows", selection.streamed_rows()},
+                                   {"streamed_bytes", selection.streamed_bytes()}}}};
+  if (selection.has_captured_mass_mean()) {
+    json["selection"]["captured_mass_mean"] = selection.captured_mass_mean();
+    json["selection"]["captured_mass_p5"] = selection.captured_mass_p5();
+  }
+  return json;
+}
+
+// The answer, whose text is printed as it comes unless it is to be JSON.
+absl::StatusOr<GenerationResult> Answer(const GenerateOptions& options, GenerationClient& client,
+                                        const v1::GenerateRequest& request) {
+  ProgressLine progress(options.quiet);
+  std::optional<TickingLine> waiting;
+  waiting.emplace(progress, [](std::chrono::duration<double> elapsed) {
+    return absl::StrCat("waiting for the first token, ", ElapsedText(elapsed));
+  });
+  bool wrote = false;
+  absl::StatusOr<GenerationResult> result = client.Generate(request, [&](std::string_view text) {
+    if (options.json) return;
+    waiting.reset();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+    wrote = true;
+  });
+  waiting.reset();
+  if (!options.json && (wrote || result.ok())) std::printf("\n");
+  return result;
+}
+
+int GenerateMain(const Arguments& arguments) {
+  GenerateOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommandLine(kGenerateCommand, arguments, options, &words)) return *code;
+  if (options.raw && !options.system.empty()) {
+    return Fail(kGenerateCommand, absl::InvalidArgumentError("--raw has no place for --system"), kExitUsage);
+  }
+  absl::StatusOr<std::string> prompt = PromptOf(options, std::move(words));
+  if (!prompt.ok()) return Fail(kGenerateCommand, prompt.status(), kExitUsage);
+  const absl::StatusOr<Credentials> credentials = options.server.security.Load();
+  if (!credentials.ok()) return Fail(kGenerateCommand, credentials.status(), kExitUsage);
+  BlockStopSignals();
+  GenerationClient client(options.server.address.ToString(), options.server.api_key, *credentials);
+  const absl::StatusOr<GenerationResult> result = Answer(options, client, MakeRequest(options, *std::move(prompt)));
+  if (!result.ok()) {
+    if (absl::IsCancelled(result.status())) return kExitInterrupted;
+    return Fail(kGenerateCommand, WithServerHint(result.status()));
+  }
+  if (options.json) std::printf("%s\n", ToJson(*result).dump(2).c_str());
+  if (options.stats) {
+    std::fprintf(stderr, "%s  ended by               %s\n", DescribeStats(*result).c_str(), NameOf(result->reason));
+  }
+  return kExitOk;
 }
 
 }  // namespace
 
-int GenerateMain(const Arguments& arguments) {
-  GenerateOptions options;
-  std::vector<std::string> positionals;
-  if (const auto code =
-          ParseCommandLine("generate", "[--option=value ...] PROMPT   (\"-\" reads the prompt from stdin)", arguments,
-                           options, &positionals, Environment::kRead)) {
-    return *code;
-  }
-  if (positionals.size() != 1) {
-    return Fail("generate", absl::InvalidArgumentError("give one prompt, or \"-\" to read it from stdin"), 2);
-  }
-  std::string prompt = positionals.front();
-  if (prompt == "-") prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
-  BlockStopSignals();
-  const absl::StatusOr<Credentials> credentials = options.security.Load();
-  if (!credentials.ok()) return Fail("generate", credentials.status(), 2);
-  GenerationClient client(options.grpc.ToString(), options.api_key, *credentials);
-  bool wrote = false;
-  const absl::StatusOr<GenerationResult> result =
-      client.Generate(MakeRequest(options, std::move(prompt)), [&wrote](std::string_view text) {
-        std::fwrite(text.data(), 1, text.size(), stdout);
-        std::fflush(stdout);
-        wrote = true;
-      });
-  if (wrote || result.ok()) std::printf("\n");
-  if (!result.ok()) {
-    if (absl::IsCancelled(result.status())) return 130;  // as a shell reports Ctrl-C
-    return Fail("generate", result.status());
-  }
-  if (options.stats) {
-    std::fprintf(stderr, "%s", DescribeStats(*result).c_str());
-    std::fprintf(stderr, "  ended by               %s\n",
-                 result->reason == v1::FINISH_REASON_LENGTH ? "length" : "stop");
-  }
-  return 0;
-}
+const Command kGenerateCommand = {.name = "generate",
+                                  .summary = "send a prompt to a running server and stream the answer",
+                                  .synopsis = "[--option=value ...] [PROMPT | -]",
+                                  .about = kAbout,
+                                  .environment = Environment::kRead,
+                                  .options = Declared<GenerateOptions>,
+                                  .run = GenerateMain};
 
 }  // namespace winnow

@@ -1,11 +1,13 @@
 #include "absl/cleanup/cleanup.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/machine.h"
+#include "cmd/role/options/inference_options.h"
+#include "cmd/role/options/model_options.h"
 #include "cmd/role/payload_paths.h"
-#include "cmd/role/role_options.h"
 #include "cmd/role/role_process.h"
 #include "common/rpc/identity.h"
 #include "inference_rank/service/inference_rank.h"
@@ -164,20 +166,25 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   return process->WaitForStop();
 }
 
-}  // namespace
-
 int InferenceRankMain(const Arguments& arguments) {
   InferenceProcessOptions options;
-  if (const auto code = ParseCommandLine("inference-rank", "--model DIR [--option=value ...]", arguments, options,
-                                         nullptr, Environment::kRead)) {
-    return *code;
-  }
-  if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("inference-rank", model, 2);
+  if (const auto code = ParseCommandLine(kInferenceRankCommand, arguments, options)) return *code;
+  if (const absl::Status model = CheckModelOption(options.model); !model.ok())
+    return Fail(kInferenceRankCommand, model, 2);
   if (const absl::Status context = CheckMaxContext(options.max_context); !context.ok()) {
-    return Fail("inference-rank", context, 2);
+    return Fail(kInferenceRankCommand, context, 2);
   }
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
-  return status.ok() ? 0 : Fail("inference-rank", status);
+  return status.ok() ? 0 : Fail(kInferenceRankCommand, status);
 }
+
+}  // namespace
+
+const Command kInferenceRankCommand = {.name = "inference-rank",
+                                       .summary = "run an inference rank",
+                                       .synopsis = "--model DIR [--option=value ...]",
+                                       .environment = Environment::kRead,
+                                       .options = Declared<InferenceProcessOptions>,
+                                       .run = InferenceRankMain};
 
 }  // namespace winnow

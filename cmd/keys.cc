@@ -1,21 +1,16 @@
 // winnow keys: the file of a router's API keys.
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "router/keys/key_file.h"
 
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "add FILE --name=NAME [--limit=value ...] | list FILE | revoke FILE NAME\n"
-    "\n"
-    "  add FILE --name=NAME   makes a key with these limits and prints it, once: the file has a salted digest of it.\n"
-    "                         The file is made where there is none. Router: --api-keys=FILE\n"
-    "  list FILE              prints names, ids, tenants and limits\n"
-    "  revoke FILE NAME       takes the key out: new requests with it are refused within seconds\n";
+extern const Command kAddCommand, kListCommand, kRevokeCommand;
 
 absl::Status Add(const std::string& path, ApiKey key) {
   if (key.name.empty()) return absl::InvalidArgumentError("--name=NAME is required");
@@ -32,19 +27,46 @@ absl::Status Add(const std::string& path, ApiKey key) {
   return absl::OkStatus();
 }
 
-absl::Status List(const std::string& path) {
-  WINNOW_ASSIGN_OR_RETURN(const KeyFile file, KeyFile::Load(path));
-  for (const ApiKey& each : file.keys) {
-    ApiKey key = each, plain;
+struct ListOptions {
+  bool json = false;
+
+  void Declare(Fields& fields) { fields.Bool("json", &json, "Print JSON: a list of objects, a key each."); }
+};
+
+// What a key says beside its name and tenant, where that is not the default.
+std::vector<std::pair<std::string, std::string>> LimitsOf(ApiKey key) {
+  ApiKey plain;
+  key.tenant = key.name = "";
+  const Fields fields = Fields::Of(key), defaults = Fields::Of(plain);
+  std::vector<std::pair<std::string, std::string>> limits;
+  for (size_t i = 0; i < fields.all().size(); ++i) {
+    const std::string value = fields.all()[i].format();
+    if (value != defaults.all()[i].format()) limits.emplace_back(fields.all()[i].name, value);
+  }
+  return limits;
+}
+
+void Print(const KeyFile& file) {
+  for (const ApiKey& key : file.keys) {
     std::printf("%s id=%s tenant=%s", key.name.c_str(), key.id.c_str(), key.tenant_name().c_str());
-    key.tenant = key.name = "";
-    const Fields fields = Fields::Of(key), defaults = Fields::Of(plain);
-    for (size_t i = 0; i < fields.all().size(); ++i) {
-      const std::string value = fields.all()[i].format();
-      if (value != defaults.all()[i].format()) std::printf(" %s=%s", fields.all()[i].name.c_str(), value.c_str());
-    }
+    for (const auto& [name, value] : LimitsOf(key)) std::printf(" %s=%s", name.c_str(), value.c_str());
     std::printf("\n");
   }
+}
+
+void PrintJson(const KeyFile& file) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const ApiKey& key : file.keys) {
+    nlohmann::ordered_json each = {{"name", key.name}, {"id", key.id}, {"tenant", key.tenant_name()}};
+    for (const auto& [name, value] : LimitsOf(key)) each[name] = value;
+    list.push_back(std::move(each));
+  }
+  std::printf("%s\n", list.dump(2).c_str());
+}
+
+absl::Status List(const std::string& path, bool json) {
+  WINNOW_ASSIGN_OR_RETURN(const KeyFile file, KeyFile::Load(path));
+  json ? PrintJson(file) : Print(file);
   return absl::OkStatus();
 }
 
@@ -56,22 +78,65 @@ absl::Status Revoke(const std::string& path, const std::string& name) {
   return file.Save(path);
 }
 
-}  // namespace
+int Ended(const Command& command, const absl::Status& status) {
+  if (status.ok()) return kExitOk;
+  return Fail(command, status, absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+}
 
-int KeysMain(const Arguments& arguments) {
+int WrongOperands(const Command& command, const char* expected) {
+  return Fail(command, absl::InvalidArgumentError(absl::StrCat("expected ", expected)), kExitUsage);
+}
+
+int AddMain(const Arguments& arguments) {
   ApiKey key;
   std::vector<std::string> words;
-  if (const auto code = ParseCommandLine("keys", kUsage, arguments, key, &words)) return *code;
-  absl::Status status = absl::InvalidArgumentError("expected add FILE, list FILE or revoke FILE NAME");
-  const std::string what = words.empty() ? "" : words.front();
-  if (what == "add" && words.size() == 2) {
-    status = Add(words[1], std::move(key));
-  } else if (what == "list" && words.size() == 2) {
-    status = List(words[1]);
-  } else if (what == "revoke" && words.size() == 3) {
-    status = Revoke(words[1], words[2]);
-  }
-  return status.ok() ? 0 : Fail("keys", status, absl::IsInvalidArgument(status) ? 2 : 1);
+  if (const auto code = ParseCommandLine(kAddCommand, arguments, key, &words)) return *code;
+  if (words.size() != 1) return WrongOperands(kAddCommand, "FILE --name=NAME");
+  return Ended(kAddCommand, Add(words[0], std::move(key)));
 }
+
+int ListMain(const Arguments& arguments) {
+  ListOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommandLine(kListCommand, arguments, options, &words)) return *code;
+  if (words.size() != 1) return WrongOperands(kListCommand, "FILE");
+  return Ended(kListCommand, List(words[0], options.json));
+}
+
+int RevokeMain(const Arguments& arguments) {
+  NoOptions options;
+  std::vector<std::string> words;
+  if (const auto code = ParseCommandLine(kRevokeCommand, arguments, options, &words)) return *code;
+  if (words.size() != 2) return WrongOperands(kRevokeCommand, "FILE NAME");
+  return Ended(kRevokeCommand, Revoke(words[0], words[1]));
+}
+
+const Command kAddCommand = {
+    .name = "keys add",
+    .summary = "make a key with these limits and print it, once: the file has a salted digest of it",
+    .synopsis = "FILE --name=NAME [--limit=value ...]",
+    .about = "The file is made where there is none. The router takes it with --api-keys=FILE.\n",
+    .operands = {.files = true},
+    .options = Declared<ApiKey>,
+    .run = AddMain};
+const Command kListCommand = {.name = "keys list",
+                              .summary = "print names, ids, tenants and limits",
+                              .synopsis = "FILE [--json]",
+                              .operands = {.files = true},
+                              .options = Declared<ListOptions>,
+                              .run = ListMain};
+const Command kRevokeCommand = {.name = "keys revoke",
+                                .summary = "take a key out: new requests with it are refused within seconds",
+                                .synopsis = "FILE NAME",
+                                .operands = {.files = true},
+                                .run = RevokeMain};
+constexpr const Command* kSubcommands[] = {&kAddCommand, &kListCommand, &kRevokeCommand};
+
+}  // namespace
+
+const Command kKeysCommand = {.name = "keys",
+                              .summary = "make, list and revoke the API keys of a router",
+                              .synopsis = "COMMAND",
+                              .subcommands = kSubcommands};
 
 }  // namespace winnow

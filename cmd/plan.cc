@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "common/model/synthetic_models.h"
 #include "tools/plan/roofline.h"
@@ -10,8 +10,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "--model MODEL [--option=value ...]\n\n"
+constexpr char kAbout[] =
     "What each placement of a model holds and how fast it can be at best, with the arithmetic. Nothing is loaded or\n"
     "measured: rates are an H200's by its datasheet unless given, and 85 to 92 % of them is what runs reach.\n";
 
@@ -27,8 +26,9 @@ struct PlanOptions {
   PlanScorer scorer;
 
   void Declare(Fields& fields) {
-    fields.Text("model", &model,
-                absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
+    fields.Folder(
+        "model", &model,
+        absl::StrCat("Folder of the model (config.json is enough), or ", SyntheticModelNames(), ". Required."));
     fields.Number("context", &load.context_tokens, "Tokens of each sequence.", 1, 1e8);
     fields.Integer("batch", &batch, "Sequences at once; 0 = as many as fit.", 0, 1'000'000);
     fields.Number("budget", &load.budget_tokens, "Tokens attended per position, all in all.", 1, 1e6);
@@ -124,14 +124,22 @@ absl::Status Run(const PlanOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 int PlanMain(const Arguments& arguments) {
   PlanOptions options;
-  if (const std::optional<int> code = ParseCommandLine("plan", kUsage, arguments, options)) return *code;
-  if (options.model.empty()) return Fail("plan", absl::InvalidArgumentError("--model is required"), 2);
+  if (const std::optional<int> code = ParseCommandLine(kPlanCommand, arguments, options)) return *code;
+  if (options.model.empty()) return Fail(kPlanCommand, absl::InvalidArgumentError("--model is required"), 2);
   const absl::Status status = Run(options);
-  return status.ok() ? 0 : Fail("plan", status);
+  return status.ok() ? 0 : Fail(kPlanCommand, status);
 }
+
+}  // namespace
+
+const Command kPlanCommand = {
+    .name = "plan",
+    .summary = "say what placements of a model hold and how fast they can be, with the arithmetic",
+    .synopsis = "--model MODEL [--option=value ...]",
+    .about = kAbout,
+    .options = Declared<PlanOptions>,
+    .run = PlanMain};
 
 }  // namespace winnow

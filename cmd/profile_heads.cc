@@ -7,9 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_split.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role/machine.h"
+#include "cmd/terminal/progress_line.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "inference_rank/engine/head_probe.h"
@@ -20,13 +21,12 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "--model DIR --out FILE [--option=value ...] [TEXT-FILE...]\n\n"
+constexpr char kAbout[] =
     "Runs texts through a model and measures how much of the context each (layer, kv head) attends to. Servers that\n"
     "are started with --head-profile FILE can share out their budget by it and keep nothing but sinks and recent\n"
     "rows of heads that need no more (profile_use=budgets, streaming, budgets-and-streaming). Heads that look things\n"
     "up show it while an answer is given: prompts with answers (--prompts) like those that will be asked are best.\n"
-    "docs/selection.md says more.";
+    "docs/selection.md says more.\n";
 
 constexpr uint32_t kChunk = 512;  // tokens of a forward pass
 
@@ -41,15 +41,16 @@ struct ProfileOptions {
   uint32_t sinks = 4;
   uint32_t recent = 64;
   int threads = 0;
+  bool quiet = false;
 
   void Declare(Fields& fields) {
-    fields.Text("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
+    fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
     fields.Text("text", &text, "Text files to measure on, separated by commas; others may follow the options.");
-    fields.Text(
+    fields.File(
         "prompts", &prompts,
         "JSONL file, one object a line with a \"prompt\", a user's message, and the right \"answer\": heads are "
         "measured while it is said. Without answers prompts are texts like others.");
-    fields.Text("out", &out, "File to write. Required.");
+    fields.File("out", &out, "File to write. Required.");
     fields.Integer(
         "tokens", &tokens,
         "Longest piece of a text that is run at once; longer texts are cut into pieces of one length, prompts with "
@@ -67,6 +68,7 @@ struct ProfileOptions {
     fields.Integer("recent", &recent, "Newest positions that are always attended, as the server will have them.", 1u,
                    65536u);
     fields.Integer("threads", &threads, "Compute threads; 0 = one per core.", 0, 1024);
+    fields.Bool("quiet", &quiet, "No progress on stderr.");
   }
 };
 
@@ -135,10 +137,29 @@ std::vector<std::span<const uint32_t>> Pieces(const ProfileText& text, uint32_t 
   return pieces;
 }
 
+// How many of all tokens have been run.
+class TokenProgress {
+ public:
+  TokenProgress(ProgressLine& line, const std::vector<ProfileText>& texts) : line_(line) {
+    for (const ProfileText& text : texts) all_ += static_cast<double>(text.tokens.size());
+    Show();
+  }
+  void Add(size_t tokens) {
+    done_ += static_cast<double>(tokens);
+    Show();
+  }
+
+ private:
+  void Show() { line_.Show(ProgressBar(done_, all_, "tokens")); }
+
+  ProgressLine& line_;
+  double done_ = 0, all_ = 0;
+};
+
 // Runs a piece of a text and measures it from a position on. False when there is nothing to measure: no position has
 // rows outside of sinks and recent window.
 absl::StatusOr<bool> MeasurePiece(std::span<const uint32_t> piece, uint32_t measured_from, Transformer& transformer,
-                                  HeadProbe& probe) {
+                                  HeadProbe& probe, TokenProgress& progress) {
   const auto count = static_cast<uint32_t>(piece.size());
   if (HeadProbe::SampledPositions(probe.options(), count, measured_from).empty()) return false;
   WINNOW_RETURN_IF_ERROR(probe.BeginText(count, measured_from));
@@ -146,18 +167,21 @@ absl::StatusOr<bool> MeasurePiece(std::span<const uint32_t> piece, uint32_t meas
     const uint32_t rows = std::min(kChunk, count - first);
     probe.BeginChunk(first, rows);
     transformer.Prefill(piece.subspan(first, rows), first, /*last=*/false, probe);
+    progress.Add(rows);
   }
   return true;
 }
 
 // Tokens that were run; 0 when the text is too short.
 absl::StatusOr<uint64_t> MeasureText(const ProfileText& text, uint32_t longest, Transformer& transformer,
-                                     HeadProbe& probe) {
+                                     HeadProbe& probe, TokenProgress& progress) {
   uint64_t tokens = 0;
   for (const std::span<const uint32_t> piece : Pieces(text, longest)) {
     const size_t from = text.answer_begins > 0 ? text.answer_begins : piece.size() / 2;
-    WINNOW_ASSIGN_OR_RETURN(const bool measured, MeasurePiece(piece, static_cast<uint32_t>(from), transformer, probe));
+    WINNOW_ASSIGN_OR_RETURN(const bool measured,
+                            MeasurePiece(piece, static_cast<uint32_t>(from), transformer, probe, progress));
     if (measured) tokens += piece.size();
+    if (!measured) progress.Add(piece.size());
   }
   return tokens;
 }
@@ -170,6 +194,8 @@ absl::StatusOr<HeadProfile> Measure(const ProfileOptions& options, const std::ve
     return absl::InvalidArgumentError(
         absl::StrCat(text.name, ": ", text.tokens.size(), " tokens exceed the model's ", config.max_context_tokens));
   }
+  ProgressLine line(options.quiet);
+  line.Show("loading the weights");
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels("auto"));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model));
   const std::shared_ptr<const Checkpoint> checkpoint = std::move(opened);
@@ -185,13 +211,14 @@ absl::StatusOr<HeadProfile> Measure(const ProfileOptions& options, const std::ve
                       .sink_tokens = options.sinks,
                       .recent_tokens = options.recent};
   const auto longest = static_cast<uint32_t>(std::min<int64_t>(options.tokens, config.max_context_tokens));
+  TokenProgress progress(line, texts);
   for (const ProfileText& text : texts) {
-    WINNOW_ASSIGN_OR_RETURN(const uint64_t tokens, MeasureText(text, longest, transformer, probe));
+    WINNOW_ASSIGN_OR_RETURN(const uint64_t tokens, MeasureText(text, longest, transformer, probe, progress));
     if (tokens == 0) {
-      std::fprintf(stderr, "%s: left out, %zu tokens are too few\n", text.name.c_str(), text.tokens.size());
+      line.WriteAbove(absl::StrCat(text.name, ": left out, ", text.tokens.size(), " tokens are too few\n"));
       continue;
     }
-    std::fprintf(stderr, "%s: %llu tokens\n", text.name.c_str(), static_cast<unsigned long long>(tokens));
+    line.WriteAbove(absl::StrCat(text.name, ": ", tokens, " tokens\n"));
     profile.texts.push_back(text.name);
     profile.tokens += tokens;
   }
@@ -222,15 +249,24 @@ absl::Status Run(const ProfileOptions& options, const std::vector<std::string>& 
   return absl::OkStatus();
 }
 
-}  // namespace
-
 int ProfileHeadsMain(const Arguments& arguments) {
   ProfileOptions options;
   std::vector<std::string> files;
-  if (const auto code = ParseCommandLine("profile-heads", kUsage, arguments, options, &files)) return *code;
+  if (const auto code = ParseCommandLine(kProfileHeadsCommand, arguments, options, &files)) return *code;
   const absl::Status status = Run(options, files);
   if (status.ok()) return 0;
-  return Fail("profile-heads", status, absl::IsInvalidArgument(status) ? 2 : 1);
+  return Fail(kProfileHeadsCommand, status, absl::IsInvalidArgument(status) ? 2 : 1);
 }
+
+}  // namespace
+
+const Command kProfileHeadsCommand = {
+    .name = "profile-heads",
+    .summary = "measure on sample text how much of the context each head of a model needs",
+    .synopsis = "--model DIR --out FILE [--option=value ...] [TEXT-FILE...]",
+    .about = kAbout,
+    .operands = {.files = true},
+    .options = Declared<ProfileOptions>,
+    .run = ProfileHeadsMain};
 
 }  // namespace winnow

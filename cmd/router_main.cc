@@ -7,9 +7,10 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_split.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
-#include "cmd/role/role_options.h"
+#include "cmd/role/options/model_options.h"
+#include "cmd/role/options/router_options.h"
 #include "cmd/role/role_process.h"
 #include "router/router.h"
 #include "spdlog/spdlog.h"
@@ -101,21 +102,25 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   });
 }
 
-}  // namespace
-
 int RouterMain(const Arguments& arguments) {
   // Bodies and prompts of megabytes come and go. Left alone, malloc takes the largest block that was ever freed for
   // what is common, and from then on keeps blocks up to that size in the heaps of its threads.
   mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes);
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBlockBytes);
   RouterProcessOptions options;
-  if (const auto code = ParseCommandLine("router", "--model DIR [--option=value ...]", arguments, options, nullptr,
-                                         Environment::kRead)) {
-    return *code;
-  }
-  if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail("router", model, 2);
+  if (const auto code = ParseCommandLine(kRouterCommand, arguments, options)) return *code;
+  if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail(kRouterCommand, model, 2);
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
-  return status.ok() ? 0 : Fail("router", status);
+  return status.ok() ? 0 : Fail(kRouterCommand, status);
 }
+
+}  // namespace
+
+const Command kRouterCommand = {.name = "router",
+                                .summary = "run a router",
+                                .synopsis = "--model DIR [--option=value ...]",
+                                .environment = Environment::kRead,
+                                .options = Declared<RouterProcessOptions>,
+                                .run = RouterMain};
 
 }  // namespace winnow

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
@@ -13,12 +13,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kUsage[] =
-    "usage: winnow selection COMMAND\n\n"
-    "  list [--json]    the presets: what they do, their full specifications, what is not built\n"
-    "  explain SPEC     every field of a specification: its value, what it means and what it costs\n\n"
-    "A specification is a preset and what is changed of it: preset[,field=value...], for example\n"
-    "winnow,predictor=temporal,window=16,budget=512. docs/selection.md says when to choose what.\n";
+extern const Command kListCommand, kExplainCommand;
 
 constexpr size_t kWidth = 100;
 
@@ -91,11 +86,11 @@ struct ListOptions {
   void Declare(Fields& fields) { fields.Bool("json", &json, "As JSON: a list of objects."); }
 };
 
-int List(const Arguments& arguments) {
+int ListMain(const Arguments& arguments) {
   ListOptions options;
-  if (const auto code = ParseCommandLine("selection list", "[--json]", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine(kListCommand, arguments, options)) return *code;
   options.json ? PrintPresetsAsJson() : PrintPresets();
-  return 0;
+  return kExitOk;
 }
 
 void ExplainField(const SelectionField& field, const SelectionSpec& spec) {
@@ -114,49 +109,97 @@ void ExplainField(const SelectionField& field, const SelectionSpec& spec) {
   if (!source.empty()) std::printf("    after: %s\n", std::string(source).c_str());
 }
 
-struct NoOptions {
-  void Declare(Fields&) {}
+// A value as JSON has it: numbers and booleans as such.
+nlohmann::ordered_json ValueOf(const std::string& text) {
+  const auto value = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return value.is_number() || value.is_boolean() ? value : nlohmann::ordered_json(text);
+}
+
+void ExplainAsJson(const SelectionSpec& spec, const std::string& refusal) {
+  nlohmann::ordered_json fields = nlohmann::ordered_json::array();
+  for (const SelectionField& field : SelectionFields()) {
+    nlohmann::ordered_json each = {{"field", std::string(field.name)},
+                                   {"value", ValueOf(field.Print(spec))},
+                                   {"allowed", field.Allowed()},
+                                   {"per_request", field.per_request},
+                                   {"meaning", std::string(field.meaning)}};
+    std::string_view cost = field.cost, source = field.source;
+    if (const auto* choice = std::get_if<ChoiceValue>(&field.value)) {
+      const FieldChoice& chosen = choice->choices.at(choice->get(spec));
+      each["value_meaning"] = std::string(chosen.meaning);
+      cost = chosen.cost;
+      source = chosen.source;
+    }
+    each["cost"] = TextOrNull(cost);
+    each["source"] = TextOrNull(source);
+    fields.push_back(std::move(each));
+  }
+  const nlohmann::ordered_json all = {{"specification", SpecText(spec)},
+                                      {"needs", TextOrNull(Need(spec))},
+                                      {"refused", TextOrNull(refusal)},
+                                      {"fields", std::move(fields)}};
+  std::printf("%s\n", all.dump(2).c_str());
+}
+
+void ExplainAsText(const SelectionSpec& spec, const std::string& refusal) {
+  std::printf("%s\n\n", SpecText(spec).c_str());
+  for (const SelectionField& field : SelectionFields()) ExplainField(field, spec);
+  if (const std::string need = Need(spec); !need.empty()) std::printf("\n%s", Wrap(need, "").c_str());
+  if (!refusal.empty()) std::printf("\nrefused by this version: %s\n", refusal.c_str());
+}
+
+struct ExplainOptions {
+  bool json = false;
+  void Declare(Fields& fields) { fields.Bool("json", &json, "As JSON: an object with a list of the fields."); }
 };
 
-int Explain(const Arguments& arguments) {
-  NoOptions options;
+int ExplainMain(const Arguments& arguments) {
+  ExplainOptions options;
   std::vector<std::string> positionals;
-  if (const auto code =
-          ParseCommandLine("selection explain", "PRESET[,FIELD=VALUE...]", arguments, options, &positionals)) {
-    return *code;
-  }
+  if (const auto code = ParseCommandLine(kExplainCommand, arguments, options, &positionals)) return *code;
   if (positionals.size() != 1) {
-    return Fail("selection explain", absl::InvalidArgumentError("give one specification, such as winnow,budget=512"),
-                2);
+    return Fail(kExplainCommand, absl::InvalidArgumentError("give one specification, such as winnow,budget=512"),
+                kExitUsage);
   }
   const absl::StatusOr<SelectionSpec> spec = ParseSpec(positionals.front());
-  if (!spec.ok()) return Fail("selection explain", spec.status(), 2);
+  if (!spec.ok()) return Fail(kExplainCommand, spec.status(), kExitUsage);
   const absl::Status valid = ValidateSelection(*spec);
-  if (absl::IsInvalidArgument(valid)) return Fail("selection explain", valid, 2);
-  std::printf("%s\n\n", SpecText(*spec).c_str());
-  for (const SelectionField& field : SelectionFields()) ExplainField(field, *spec);
-  if (const std::string need = Need(*spec); !need.empty()) std::printf("\n%s", Wrap(need, "").c_str());
-  if (!valid.ok()) std::printf("\nrefused by this version: %s\n", std::string(valid.message()).c_str());
-  return 0;
+  if (absl::IsInvalidArgument(valid)) return Fail(kExplainCommand, valid, kExitUsage);
+  const std::string refusal(valid.message());
+  options.json ? ExplainAsJson(*spec, refusal) : ExplainAsText(*spec, refusal);
+  return kExitOk;
 }
+
+std::vector<std::string> PresetNames() {
+  std::vector<std::string> names;
+  for (const SelectionPreset& preset : SelectionPresets()) names.push_back(preset.spec.preset);
+  return names;
+}
+
+constexpr char kAbout[] =
+    "A specification is a preset and what is changed of it: preset[,field=value...], for example\n"
+    "winnow,predictor=temporal,window=16,budget=512. docs/selection.md says when to choose what.\n";
+
+const Command kListCommand = {.name = "selection list",
+                              .summary = "list the presets: what they do, their full specifications, what is not built",
+                              .synopsis = "[--json]",
+                              .options = Declared<ListOptions>,
+                              .run = ListMain};
+const Command kExplainCommand = {.name = "selection explain",
+                                 .summary = "say of every field of a specification what its value means and costs",
+                                 .synopsis = "PRESET[,FIELD=VALUE...] [--json]",
+                                 .about = kAbout,
+                                 .operands = {.first = PresetNames},
+                                 .options = Declared<ExplainOptions>,
+                                 .run = ExplainMain};
+constexpr const Command* kSubcommands[] = {&kListCommand, &kExplainCommand};
 
 }  // namespace
 
-int SelectionMain(const Arguments& arguments) {
-  if (arguments.empty()) {
-    std::fputs(kUsage, stderr);
-    return 2;
-  }
-  const std::string& name = arguments.front();
-  const Arguments rest(arguments.begin() + 1, arguments.end());
-  if (name == "--help" || name == "-h" || name == "help") {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  if (name == "list") return List(rest);
-  if (name == "explain") return Explain(rest);
-  std::fprintf(stderr, "winnow selection: unknown command \"%s\"; there are: list, explain\n", name.c_str());
-  return 2;
-}
+const Command kSelectionCommand = {.name = "selection",
+                                   .summary = "list and explain selection presets and specifications",
+                                   .synopsis = "COMMAND",
+                                   .about = kAbout,
+                                   .subcommands = kSubcommands};
 
 }  // namespace winnow

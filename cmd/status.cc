@@ -4,8 +4,9 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/server_options.h"
 #include "cmd/status/cluster_status.h"
 
 namespace winnow {
@@ -14,12 +15,12 @@ namespace {
 constexpr std::chrono::milliseconds kAnswerLimit{2000};
 
 struct StatusOptions {
-  HostPort metrics{"127.0.0.1", 9100};
+  HostPort server{"127.0.0.1", kMetricsPort};
   std::chrono::microseconds interval{1'000'000};
   bool json = false;
 
   void Declare(Fields& fields) {
-    fields.Address("metrics", &metrics, "Metrics address of the router, which knows all others.");
+    DeclareServer(fields, &server, "the metrics address of the router, which knows all others; without a port, 9100.");
     fields.Duration("interval", &interval,
                     "Time over which rates and quantiles are taken; of `winnow top`, from one "
                     "picture to the next.");
@@ -38,7 +39,7 @@ absl::Status Show(const StatusOptions& options, bool live) {
   if (options.interval < std::chrono::milliseconds(50)) {
     return absl::InvalidArgumentError("--interval must be 50ms or more");
   }
-  const std::string router = options.metrics.ToString();
+  const std::string router = options.server.ToString();
   WINNOW_ASSIGN_OR_RETURN(ClusterScrape before, ScrapeCluster(router, kAnswerLimit));
   const bool terminal = live && !options.json && isatty(STDOUT_FILENO) != 0;
   do {
@@ -57,21 +58,35 @@ absl::Status Show(const StatusOptions& options, bool live) {
   return absl::OkStatus();
 }
 
-int Main(const char* name, const Arguments& arguments, bool live) {
+int Main(const Command& command, const Arguments& arguments, bool live) {
   StatusOptions options;
-  if (const auto code = ParseCommandLine(name, "[--option=value ...]", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine(command, arguments, options)) return *code;
   const absl::Status status = Show(options, live);
-  return status.ok() ? 0 : Fail(name, status, absl::IsInvalidArgument(status) ? 2 : 1);
+  if (status.ok()) return kExitOk;
+  return Fail(command, WithServerHint(status), absl::IsInvalidArgument(status) ? kExitUsage : kExitFailure);
+}
+
+int StatusMain(const Arguments& arguments) {
+  return Main(kStatusCommand, arguments, /*live=*/false);
+}
+
+int TopMain(const Arguments& arguments) {
+  return Main(kTopCommand, arguments, /*live=*/true);
 }
 
 }  // namespace
 
-int StatusMain(const Arguments& arguments) {
-  return Main("status", arguments, /*live=*/false);
-}
-
-int TopMain(const Arguments& arguments) {
-  return Main("top", arguments, /*live=*/true);
-}
+const Command kStatusCommand = {.name = "status",
+                                .summary = "say what the processes of a running cluster are doing",
+                                .synopsis = "[--option=value ...]",
+                                .environment = Environment::kRead,
+                                .options = Declared<StatusOptions>,
+                                .run = StatusMain};
+const Command kTopCommand = {.name = "top",
+                             .summary = "show the same, live in the terminal",
+                             .synopsis = "[--option=value ...]",
+                             .environment = Environment::kRead,
+                             .options = Declared<StatusOptions>,
+                             .run = TopMain};
 
 }  // namespace winnow

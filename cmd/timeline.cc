@@ -3,9 +3,9 @@
 #include <fstream>
 #include <thread>
 
-#include "cmd/client/client_security.h"
-#include "cmd/command_line.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "cmd/connection/server_options.h"
 #include "tools/timeline/chrome_trace.h"
 #include "tools/timeline/timeline_client.h"
 #include "tools/timeline/timeline_summary.h"
@@ -14,22 +14,22 @@ namespace winnow {
 namespace {
 
 struct TimelineOptions {
-  HostPort router{"127.0.0.1", 8001};
+  HostPort server{"127.0.0.1", kGrpcPort};
   ClientSecurity security;
   double seconds = 1;
   std::string out = "winnow-timeline.json";
 
   void Declare(Fields& fields) {
-    fields.Address("router", &router, "gRPC address of the router; it knows the ranks.");
+    DeclareServer(fields, &server, "the gRPC address of the router, which knows the ranks; without a port, 8001.");
     security.Declare(fields);
     fields.Number("seconds", &seconds, "How long to record.", 0.001, 60);
-    fields.Text("out", &out, "Where the trace goes (chrome://tracing, ui.perfetto.dev).");
+    fields.File("out", &out, "Where the trace goes (chrome://tracing, ui.perfetto.dev).");
   }
 };
 
 absl::Status Run(const TimelineOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(const Credentials credentials, options.security.Load());
-  WINNOW_ASSIGN_OR_RETURN(TimelineClient client, TimelineClient::Connect(options.router.ToString(), credentials));
+  WINNOW_ASSIGN_OR_RETURN(TimelineClient client, TimelineClient::Connect(options.server.ToString(), credentials));
   std::ofstream file(options.out, std::ios::binary);
   if (!file) return absl::PermissionDeniedError("cannot write " + options.out);
   WINNOW_RETURN_IF_ERROR(client.Start());
@@ -45,13 +45,21 @@ absl::Status Run(const TimelineOptions& options) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 int TimelineMain(const Arguments& arguments) {
   TimelineOptions options;
-  if (const auto code = ParseCommandLine("timeline", "[--option=value ...]", arguments, options)) return *code;
+  if (const auto code = ParseCommandLine(kTimelineCommand, arguments, options)) return *code;
   const absl::Status status = Run(options);
-  return status.ok() ? 0 : Fail("timeline", status);
+  return status.ok() ? 0 : Fail(kTimelineCommand, WithServerHint(status));
 }
+
+}  // namespace
+
+const Command kTimelineCommand = {
+    .name = "timeline",
+    .summary = "record what the ranks of a running cluster do, by layer, as a Chrome trace",
+    .synopsis = "[--option=value ...]",
+    .environment = Environment::kRead,
+    .options = Declared<TimelineOptions>,
+    .run = TimelineMain};
 
 }  // namespace winnow

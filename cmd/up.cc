@@ -2,13 +2,17 @@
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
 
-#include "cmd/command_line.h"
+#include "absl/strings/str_format.h"
+#include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/manifest/manifest.h"
+#include "cmd/terminal/progress_line.h"
+#include "cmd/up/advice.h"
 #include "cmd/up/http_probe.h"
 #include "cmd/up/supervisor.h"
 #include "cmd/up/up_options.h"
@@ -48,7 +52,7 @@ absl::Status CheckPorts(const UpOptions& options) {
   return absl::OkStatus();
 }
 
-std::vector<std::string> Command(const std::string& program, const char* role) {
+std::vector<std::string> ArgumentsOf(const std::string& program, const char* role) {
   return {program, role, absl::StrCat("--config=/dev/fd/", kConfigFd)};
 }
 
@@ -56,7 +60,7 @@ std::vector<std::string> Command(const std::string& program, const char* role) {
 template <class Options>
 Supervisor::Child Role(const std::string& program, const char* role, Options options) {
   std::string name = options.process.rank;
-  return {std::move(name), Command(program, role), [options](const Supervisor::Addresses& known) {
+  return {std::move(name), ArgumentsOf(program, role), [options](const Supervisor::Addresses& known) {
             Options next = options;
             KeepAddress(known, "grpc", next.process.grpc);
             KeepAddress(known, "metrics", next.process.metrics);
@@ -66,16 +70,25 @@ Supervisor::Child Role(const std::string& program, const char* role, Options opt
 }
 
 // The router's answers under way may go on for a while before anything ends.
-Supervisor::Options SupervisorOptions(const UpOptions& options) {
+Supervisor::Options SupervisorOptions(const UpOptions& options, ProgressLine& progress) {
   Supervisor::Options supervisor;
+  supervisor.write_log = [&progress](std::string_view lines) { progress.WriteAbove(lines); };
   supervisor.grace += std::chrono::duration_cast<milliseconds>(options.drain_delay + options.stop_grace);
   return supervisor;
+}
+
+// What a process has in memory; 0 when there is none.
+double ResidentBytes(pid_t pid) {
+  std::ifstream file(absl::StrCat("/proc/", pid, "/statm"));
+  double all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 class Cluster {
  public:
   Cluster(const UpOptions& options, std::string program)
-      : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options)) {}
+      : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options, progress_)) {}
 
   // Returns when the first request will succeed and every rank is known to reach the others; where the router is
   // elsewhere, when the ranks have joined it.
@@ -93,11 +106,29 @@ class Cluster {
       WINNOW_RETURN_IF_ERROR(
           supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
     }
-    return supervisor_.RunUntil([this] { return supervisor_.AllReady() && RouterIsReady(); });
+    WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] {
+      ShowProgress();
+      return supervisor_.AllReady() && RouterIsReady();
+    }));
+    progress_.Erase();
+    return absl::OkStatus();
   }
 
   absl::Status Run() {
     return supervisor_.KeepUp([this] { return AskWhetherReady().ok(); });
+  }
+
+  // Stops everything, and says why a process has failed: its last lines, which those of others may have hidden.
+  // Returns the reason with what to do about it.
+  absl::Status StopAndExplain(const absl::Status& reason) {
+    progress_.Erase();
+    supervisor_.StopAll();
+    const Supervisor::Failure& failure = supervisor_.failure();
+    if (failure.last_lines.size() > 1) {
+      std::fprintf(stderr, "winnow up: the last lines of %s:\n", failure.name.c_str());
+      for (const std::string& line : failure.last_lines) std::fprintf(stderr, "    %s\n", line.c_str());
+    }
+    return WithAdvice(reason, failure.signal_number);
   }
 
   std::string ReadyLine() const {
@@ -173,14 +204,29 @@ class Cluster {
       if (ready.ok() || now - *serves_since_ > kLinksLimit) return true;
     }
     if (now >= next_notice_) {
-      std::fprintf(stderr, "winnow up: waiting for the router to be ready: %s\n", std::string(ready.message()).c_str());
+      progress_.WriteAbove(absl::StrCat("winnow up: waiting for the router to be ready: ", ready.message(), "\n"));
       next_notice_ = now + kNoticeInterval;
     }
     return false;
   }
 
+  // Who is waited for, and, of ranks that load a model, how much of it they may have: what lies in their memory.
+  void ShowProgress() {
+    if (!progress_.shows()) return;
+    std::string text;
+    for (const std::string& name : supervisor_.NotReady()) {
+      const double mebibytes = ResidentBytes(supervisor_.pid(name)) / 1048576.0;
+      absl::StrAppendFormat(&text, "%s%s (%.0f MiB in memory)", text.empty() ? "" : ", ", name, mebibytes);
+    }
+    if (text.empty()) text = "the router to reach all ranks";
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+    progress_.Show(absl::StrCat("waiting for ", text, ", ", ElapsedText(elapsed)));
+  }
+
   const UpOptions& options_;
   const std::string program_;
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  ProgressLine progress_;
   Supervisor supervisor_;
   std::string router_;
   std::optional<std::chrono::steady_clock::time_point> serves_since_;
@@ -188,15 +234,18 @@ class Cluster {
 };
 
 absl::Status Run(const UpOptions& options) {
-  WINNOW_RETURN_IF_ERROR(CheckPorts(options));
+  WINNOW_RETURN_IF_ERROR(WithAdvice(CheckPorts(options)));
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length <= 0) return absl::InternalError("cannot read /proc/self/exe");
   Cluster cluster(options, std::string(program, length));
-  WINNOW_RETURN_IF_ERROR(cluster.Start());
-  std::printf("%s\n", cluster.ReadyLine().c_str());
-  std::fflush(stdout);
-  return cluster.Run();
+  absl::Status status = cluster.Start();
+  if (status.ok()) {
+    std::printf("%s\n", cluster.ReadyLine().c_str());
+    std::fflush(stdout);
+    status = cluster.Run();
+  }
+  return absl::IsCancelled(status) ? status : cluster.StopAndExplain(status);
 }
 
 // "-f FILE" is "--file FILE".
@@ -253,26 +302,33 @@ absl::StatusOr<UpOptions> FromManifest(const UpOptions& given) {
   return manifest.OptionsOf(given.node);
 }
 
-}  // namespace
-
 int UpMain(const Arguments& given) {
-  constexpr char kUsage[] = "(--model DIR | -f FILE [--node NAME]) [--option=value ...]";
   const Arguments arguments = WithLongNames(given);
   UpOptions options;
-  if (const auto code = ParseCommandLine("up", kUsage, arguments, options, nullptr, Environment::kRead)) return *code;
+  if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   if (!options.file.empty()) {
     absl::StatusOr<UpOptions> manifest = FromManifest(options);
-    if (!manifest.ok()) return Fail("up", manifest.status(), 2);
+    if (!manifest.ok()) return Fail(kUpCommand, manifest.status(), 2);
     options = *std::move(manifest);
-    if (const auto code = ParseCommandLine("up", kUsage, arguments, options, nullptr, Environment::kRead)) return *code;
+    if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   } else if (!options.node.empty()) {
-    return Fail("up", absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), 2);
+    return Fail(kUpCommand, absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), 2);
   }
   ForgetOptionsOfProcesses(options);
-  if (const absl::Status status = options.Validate(); !status.ok()) return Fail("up", status, 2);
+  if (const absl::Status status = options.Validate(); !status.ok()) return Fail(kUpCommand, status, 2);
   ChooseSelection(options);
   const absl::Status status = Run(options);
-  return absl::IsCancelled(status) ? 0 : Fail("up", status);
+  return absl::IsCancelled(status) ? 0 : Fail(kUpCommand, status);
 }
+
+}  // namespace
+
+const Command kUpCommand = {
+    .name = "up",
+    .summary = "serve a model on this machine: router, inference ranks and cache ranks, looked after",
+    .synopsis = "(--model DIR | -f FILE [--node NAME]) [--option=value ...]",
+    .environment = Environment::kRead,
+    .options = Declared<UpOptions>,
+    .run = UpMain};
 
 }  // namespace winnow

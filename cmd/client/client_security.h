@@ -11,10 +11,10 @@ struct ClientSecurity {
   TlsFiles files;
 
   void Declare(Fields& fields) {
-    fields.Text("tls-ca", &files.authorities,
+    fields.File("tls-ca", &files.authorities,
                 "Certificates (PEM) of those who sign the cluster's. Empty = the server has no TLS.");
-    fields.Text("tls-cert", &files.certificate, "Certificate (PEM) of the caller, where one is needed.");
-    fields.Text("tls-key", &files.key, "Key (PEM) of --tls-cert.");
+    fields.File("tls-cert", &files.certificate, "Certificate (PEM) of the caller, where one is needed.");
+    fields.File("tls-key", &files.key, "Key (PEM) of --tls-cert.");
   }
   absl::StatusOr<Credentials> Load() const {
     return files.empty() ? absl::StatusOr<Credentials>(Credentials()) : Credentials::Load(files);

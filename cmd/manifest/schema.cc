@@ -28,6 +28,8 @@ Json SchemaOf(const Field& field) {
   Json schema;
   switch (field.kind) {
     case FieldKind::kText:
+    case FieldKind::kFile:
+    case FieldKind::kFolder:
       schema["type"] = "string";
       break;
     case FieldKind::kBool:

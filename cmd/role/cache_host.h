@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cache_rank/service/cache_rank.h"
-#include "cmd/role/role_options.h"
+#include "cmd/role/options/cache_options.h"
 #include "cmd/role/role_process.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/membership.pb.h"

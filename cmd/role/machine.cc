@@ -28,4 +28,8 @@ int64_t FreeMemoryBytes() {
   return free_bytes;
 }
 
+int ResolveThreads(int threads) {
+  return threads > 0 ? threads : UsableCores();
+}
+
 }  // namespace winnow

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "cmd/role/liveness.h"
+#include "cmd/role/options/process_options.h"
 #include "cmd/role/parent_report.h"
 #include "cmd/role/process_http.h"
-#include "cmd/role/role_options.h"
 #include "common/base/status.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/admin_service.h"

@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kTick{50};
 constexpr size_t kMaxLineBytes = 64 << 10;
+constexpr size_t kLastLines = 12;
 
 // Reads what a non-blocking descriptor has.
 std::string ReadAll(int fd) {
@@ -90,21 +91,27 @@ absl::Status Supervisor::Spawn(Supervised& child) {
   child.ready = child.drained = false;
   child.log_rest.clear();
   child.report_rest.clear();
-  child.last_words.clear();
+  child.last_lines.clear();
   return absl::OkStatus();
 }
 
+void Supervisor::WriteLog(std::string_view lines) {
+  options_.write_log ? options_.write_log(lines) : WriteAll(options_.log_fd, lines);
+}
+
 void Supervisor::Say(std::string_view text) {
-  WriteAll(options_.log_fd, absl::StrCat("winnow up: ", AbslSv(text), "\n"));
+  WriteLog(absl::StrCat("winnow up: ", AbslSv(text), "\n"));
 }
 
 void Supervisor::DrainLog(Supervised& child) {
   std::string out;
   SplitLines(child.log_rest, ReadAll(child.process.log.get()), [&](std::string_view line) {
     absl::StrAppend(&out, child.child.name, " | ", AbslSv(line), "\n");
-    if (!line.empty()) child.last_words = std::string(line);
+    if (line.empty()) return;
+    child.last_lines.emplace_back(line);
+    if (child.last_lines.size() > kLastLines) child.last_lines.pop_front();
   });
-  WriteAll(options_.log_fd, out);
+  if (!out.empty()) WriteLog(out);
 }
 
 void Supervisor::DrainReport(Supervised& child) {
@@ -162,7 +169,7 @@ std::vector<Supervisor::Death> Supervisor::Reap() {
     }
     DrainReport(*child);
     child->process = ChildProcess();
-    const std::string words = child->last_words.empty() ? "" : absl::StrCat(": ", child->last_words);
+    const std::string words = child->last_lines.empty() ? "" : absl::StrCat(": ", child->last_lines.back());
     deaths.push_back({child.get(), wait_status, absl::StrCat(child->child.name, " ", HowItEnded(wait_status), words)});
     if (child->ready && Clock::now() - child->ready_since >= options_.long_life) {
       child->short_lives = child->restarts = 0;
@@ -173,12 +180,20 @@ std::vector<Supervisor::Death> Supervisor::Reap() {
   return deaths;
 }
 
+absl::Status Supervisor::FailedBy(const Death& death, std::string text) {
+  const Supervised& child = *death.child;
+  failure_ = {.name = child.child.name,
+              .last_lines = {child.last_lines.begin(), child.last_lines.end()},
+              .signal_number = WIFSIGNALED(death.wait_status) ? WTERMSIG(death.wait_status) : 0};
+  return absl::AbortedError(text);
+}
+
 absl::Status Supervisor::CheckDeathWhileComingUp(const Death& death) {
   Supervised& child = *death.child;
-  if (!child.ever_ready) return absl::AbortedError(death.text);
+  if (!child.ever_ready) return FailedBy(death, death.text);
   if (++child.short_lives <= options_.max_short_lives) return absl::OkStatus();
-  return absl::AbortedError(absl::StrCat("giving up on ", child.child.name, ", which has died ", child.short_lives,
-                                         " times while the cluster came up; now ", death.text));
+  return FailedBy(death, absl::StrCat("giving up on ", child.child.name, ", which has died ", child.short_lives,
+                                      " times while the cluster came up; now ", death.text));
 }
 
 void Supervisor::ScheduleRestart(Supervised& child, std::string_view why) {
@@ -213,7 +228,7 @@ absl::Status Supervisor::KeepUp(const std::function<bool()>& serves) {
   while (Turn(Clock::now() + kTick) == 0) {
     for (const Death& death : Reap()) {
       if (NoRestartMends(death.wait_status) && !serves()) {
-        return absl::AbortedError(absl::StrCat("nothing is served, and no restart mends this: ", death.text));
+        return FailedBy(death, absl::StrCat("nothing is served, and no restart mends this: ", death.text));
       }
       ScheduleRestart(*death.child, death.text);
     }
@@ -269,6 +284,14 @@ void Supervisor::StopAll() {
 
 bool Supervisor::AllReady() const {
   return std::all_of(children_.begin(), children_.end(), [](const auto& child) { return child->ready; });
+}
+
+std::vector<std::string> Supervisor::NotReady() const {
+  std::vector<std::string> names;
+  for (const auto& child : children_) {
+    if (!child->ready) names.push_back(child->child.name);
+  }
+  return names;
 }
 
 Supervisor::Supervised* Supervisor::Find(std::string_view name) const {

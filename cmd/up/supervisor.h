@@ -37,6 +37,8 @@ class Supervisor {
     // The same from the second signal on, which tells the children a second time to end.
     std::chrono::milliseconds hurried_grace{2'000};
     int log_fd = 2;
+    // Writes whole lines of the log in place of log_fd, where that shares a terminal with something else.
+    std::function<void(std::string_view lines)> write_log = nullptr;
   };
 
   // key -> address, as the child's latest run reported them.
@@ -71,7 +73,16 @@ class Supervisor {
   // on to all and shortens the grace period, a third ends it. Returns when all are gone.
   void StopAll();
 
+  // The child whose end RunUntil or KeepUp has returned as an error.
+  struct Failure {
+    std::string name;
+    std::vector<std::string> last_lines;  // of its log, the oldest first
+    int signal_number = 0;                // that killed it; 0: none
+  };
+  const Failure& failure() const { return failure_; }
+
   bool AllReady() const;
+  std::vector<std::string> NotReady() const;
   const Addresses& addresses(std::string_view name) const;
   pid_t pid(std::string_view name) const;  // -1 while it does not run
 
@@ -94,13 +105,14 @@ class Supervisor {
     Addresses addresses;
     std::string log_rest;  // an unfinished line
     std::string report_rest;
-    std::string last_words;  // the last line it logged
+    std::deque<std::string> last_lines;  // that it logged
   };
 
   absl::Status Spawn(Supervised& child);
   // Waits for something to happen, at most until `until`, and passes logs and reports on. Returns how many signals ask
   // to stop.
   int Turn(Clock::time_point until);
+  void WriteLog(std::string_view lines);
   void Say(std::string_view text);
   void DrainLog(Supervised& child);
   void DrainReport(Supervised& child);
@@ -111,6 +123,7 @@ class Supervisor {
     std::string text;  // who, how, and its last words
   };
   std::vector<Death> Reap();
+  absl::Status FailedBy(const Death& death, std::string text);
   absl::Status CheckDeathWhileComingUp(const Death& death);
   void ScheduleRestart(Supervised& child, std::string_view why);
   void RestartDue();
@@ -120,6 +133,7 @@ class Supervisor {
   Supervised* Find(std::string_view name) const;
 
   const Options options_;
+  Failure failure_;
   UniqueFd signals_;
   std::vector<std::unique_ptr<Supervised>> children_;
 };

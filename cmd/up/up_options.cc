@@ -7,6 +7,7 @@
 #include "cache_rank/store/kv_block_pool.h"
 #include "cache_rank/store/row_tiers.h"
 #include "cmd/role/machine.h"
+#include "cmd/role/options/model_options.h"
 #include "cmd/up/child_process.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
@@ -16,7 +17,7 @@ namespace winnow {
 
 void UpOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
-  fields.Text(
+  fields.Folder(
       "model", &model,
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
                    "weights, for measuring: ",
@@ -25,7 +26,7 @@ void UpOptions::Declare(Fields& fields) {
       "model-id", &model_id,
       "Names of the model in the APIs, separated by commas; answers to requests that name none have the first. Empty = "
       "the folder's name.");
-  fields.Text(
+  fields.File(
       "file", &file,
       "Manifest (YAML) of the cluster; -f FILE for short. Environment, --config and the command line win over it. "
       "`winnow config check FILE` checks one, `winnow config schema` describes them.");

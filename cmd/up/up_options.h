@@ -2,7 +2,9 @@
 #include <string>
 #include <vector>
 
-#include "cmd/role/role_options.h"
+#include "cmd/role/options/cache_options.h"
+#include "cmd/role/options/inference_options.h"
+#include "cmd/role/options/router_options.h"
 #include "cmd/up/cluster_part.h"
 
 namespace winnow {

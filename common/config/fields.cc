@@ -36,6 +36,18 @@ void Fields::Text(std::string name, std::string* value, std::string help) {
   Describe(FieldKind::kText);
 }
 
+void Fields::File(std::string name, std::string* value, std::string help) {
+  Text(std::move(name), value, std::move(help));
+  fields_.back().type = "FILE";
+  Describe(FieldKind::kFile);
+}
+
+void Fields::Folder(std::string name, std::string* value, std::string help) {
+  Text(std::move(name), value, std::move(help));
+  fields_.back().type = "DIR";
+  Describe(FieldKind::kFolder);
+}
+
 void Fields::Bool(std::string name, bool* value, std::string help) {
   Custom(
       std::move(name), "BOOL", std::move(help),

@@ -15,7 +15,7 @@
 namespace winnow {
 
 // What values of an option look like, for schemas. kCustom has a parser of its own.
-enum class FieldKind { kText, kBool, kInteger, kNumber, kBytes, kDuration, kAddress, kChoice, kCustom };
+enum class FieldKind { kText, kFile, kFolder, kBool, kInteger, kNumber, kBytes, kDuration, kAddress, kChoice, kCustom };
 
 // One option: how to read it from text, how to print it, what --help says.
 struct Field {
@@ -53,6 +53,9 @@ class Fields {
   }
 
   void Text(std::string name, std::string* value, std::string help);
+  // Paths, which a shell can complete. Whether there is anything at a path is checked where it is used.
+  void File(std::string name, std::string* value, std::string help);
+  void Folder(std::string name, std::string* value, std::string help);
   void Bool(std::string name, bool* value, std::string help);
   void Bytes(std::string name, int64_t* value, std::string help, int64_t low = 0,
              int64_t high = std::numeric_limits<int64_t>::max());

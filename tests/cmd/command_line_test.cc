@@ -66,7 +66,19 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "surplus"}), 2, "unexpected argument \"surplus\"");
   ExpectOneLine(RunWinnow({"cache-rank", "--config=/no/such/file"}), 2,
                 "cannot read the configuration file /no/such/file");
-  ExpectOneLine(RunWinnow({"generate"}), 2, "give one prompt");
+  ExpectOneLine(RunWinnow({"generate"}), 2, "the prompt on stdin is empty");
+  ExpectOneLine(RunWinnow({"generate", "two", "words"}), 2, "give one prompt: quote it");
+  ExpectOneLine(RunWinnow({"generate", "--file=/no/such/text", "sum up"}), 2, "cannot read /no/such/text");
+  ExpectOneLine(RunWinnow({"generate", "--raw", "--system=be brief", "x"}), 2, "--raw has no place for --system");
+  ExpectOneLine(RunWinnow({"generate", "a\xff"}), 2, "the prompt is not UTF-8 text: see byte 1");
+  ExpectOneLine(RunWinnow({"generate", "--server=", "x"}), 2, "option \"server\": expected HOST or HOST:PORT");
+  ExpectOneLine(RunWinnow({"chat", "--file=/no/such/text"}), 2, "cannot read /no/such/text");
+  ExpectOneLine(RunWinnow({"completion", "ksh"}), 2, "name a shell: bash, zsh or fish");
+  ExpectOneLine(RunWinnow({"bench", "serv"}), 2, "unknown command \"serv\"; did you mean \"serve\"?");
+  ExpectOneLine(RunWinnow({"config", "check"}), 2, "give manifests to check");
+  ExpectOneLine(RunWinnow({"deploy", "render", "nomad", "x.yaml"}), 2, "cannot render \"nomad\"");
+  ExpectOneLine(RunWinnow({"keys", "add"}), 2, "expected FILE --name=NAME");
+  ExpectOneLine(RunWinnow({"up", "--model=/tmp"}), 2, "holds config.json, tokenizer.json and *.safetensors");
   ExpectOneLine(RunWinnow({"inference-ranks"}), 2, "did you mean \"inference-rank\"?");
   ExpectOneLine(RunWinnow({"help", "dance"}), 2, "unknown command \"dance\"");
   ExpectOneLine(RunWinnow({"up", "--zzzzzzzzzzzz=1"}), 2, "`winnow up --help` says more");
@@ -117,8 +129,9 @@ TEST(CommandLine, ATakenPortStartsNothing) {
 }
 
 TEST(CommandLine, HelpIsOnStdout) {
-  for (const char* command : {"up", "batch", "router", "inference-rank", "cache-rank", "generate", "doctor", "demo",
-                              "selection", "profile-heads", "config", "deploy"}) {
+  for (const char* command :
+       {"up", "router", "inference-rank", "cache-rank", "generate", "chat", "batch", "doctor", "demo", "selection",
+        "profile-heads", "config", "deploy", "keys", "bench", "completion", "help"}) {
     const Outcome outcome = RunWinnow({command, "--help"});
     EXPECT_EQ(outcome.code, 0);
     EXPECT_THAT(outcome.output, HasSubstr(std::string("usage: winnow ") + command));
@@ -127,6 +140,13 @@ TEST(CommandLine, HelpIsOnStdout) {
   EXPECT_THAT(RunWinnow({"up", "--help"}).output,
               AllOf(HasSubstr("--cache-ranks=INT   (default 1)"), HasSubstr("--config=FILE")));
   EXPECT_EQ(RunWinnow({"help", "up"}).output, RunWinnow({"up", "--help"}).output);
+  EXPECT_EQ(RunWinnow({"help", "bench", "serve"}).output, RunWinnow({"bench", "serve", "--help"}).output);
+  for (const char* asking : {"help", "--help", "-h"}) {
+    EXPECT_THAT(RunWinnow({asking}).output,
+                HasSubstr("Exit codes: 0 done, 1 failed, 2 the command line is wrong, 130 "));
+  }
+  EXPECT_EQ(RunWinnow({}).code, 2);
+  EXPECT_EQ(RunWinnow({"--version"}).output, RunWinnow({"version"}).output);
 }
 
 TEST(CommandLine, SelectionListDescribesEveryPreset) {
@@ -160,13 +180,74 @@ TEST(CommandLine, SelectionExplainShowsEveryField) {
   EXPECT_THAT(outcome.output, HasSubstr("sinks = 4    (0..4096; fixed when the server starts)\n"));
   EXPECT_THAT(outcome.output, HasSubstr("    temporal: a blend of the queries of the last positions\n"));
   EXPECT_EQ(RunWinnow({"selection"}).code, 2);
+  const auto json = nlohmann::json::parse(RunWinnow({"selection", "explain", "winnow,window=16", "--json"}).output);
+  EXPECT_EQ(json["specification"], "winnow,window=16");
+  ASSERT_EQ(json["fields"].size(), SelectionFields().size());
+  for (const auto& field : json["fields"]) {
+    if (field["field"] == "window") {
+      EXPECT_EQ(field["value"], 16);
+    }
+  }
+}
+
+TEST(CommandLine, ProgramsReadWhatManifestsAndKeysHold) {
+  const TempDir folder;
+  const std::string wrong = folder.Write("wrong.yaml", "model: {path: x}\nnonsense: 1\n");
+  const Outcome checked = RunWinnow({"config", "check", "--json", "deploy/cpu.yaml", wrong});
+  EXPECT_EQ(checked.code, 1);
+  const auto files = nlohmann::json::parse(checked.output);
+  EXPECT_EQ(files[0]["file"], "deploy/cpu.yaml");
+  EXPECT_EQ(files[0]["ok"], true);
+  EXPECT_EQ(files[1]["ok"], false);
+  EXPECT_THAT(std::string(files[1]["errors"][0]), HasSubstr("wrong.yaml:2"));
+
+  const std::string keys = folder.path() + "/keys.yaml";
+  ASSERT_EQ(RunWinnow({"keys", "add", keys, "--name=ann", "--max-concurrent=3"}).code, 0);
+  const auto list = nlohmann::json::parse(RunWinnow({"keys", "list", keys, "--json"}).output);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0]["name"], "ann");
+  EXPECT_EQ(list[0]["max-concurrent"], "3");
 }
 
 TEST(CommandLine, AClientWithoutAServerSaysSo) {
   const auto nobody = ReservedAddress::Reserve("127.0.0.1:0");
   ASSERT_TRUE(nobody.ok()) << nobody.status();
-  const Outcome outcome = RunWinnow({"generate", "--grpc", nobody->address(), "hello"});
-  ExpectOneLine(outcome, 1, "there is no server at " + nobody->address());
+  const std::string server = "--server=" + nobody->address();
+  for (const std::vector<std::string>& command : std::vector<std::vector<std::string>>{
+           {"generate", server, "hello"}, {"demo", "--once", server}, {"status", server}, {"timeline", server}}) {
+    SCOPED_TRACE(command.front());
+    const Outcome outcome = RunWinnow(command);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.errors, AllOf(HasSubstr(nobody->address()), HasSubstr("start one with `winnow up --model DIR`"),
+                                      HasSubstr("--server=HOST[:PORT]")));
+  }
+  for (const char* protocol : {"--protocol=http", "--protocol=grpc"}) {
+    const Outcome outcome = RunWinnow({"bench", "serve", server, protocol, "--requests=1"});
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_THAT(outcome.errors, AllOf(HasSubstr("no request was answered at " + nobody->address()),
+                                      HasSubstr("start one with `winnow up")));
+  }
+}
+
+TEST(CommandLine, TheServerMayStandInTheEnvironmentAndTheCommandLineWins) {
+  const auto nobody = ReservedAddress::Reserve("127.0.0.1:0"), other = ReservedAddress::Reserve("127.0.0.1:0");
+  ASSERT_TRUE(nobody.ok() && other.ok());
+  const WinnowProcess::Setting setting{.input = "", .environment = {"WINNOW_SERVER=" + nobody->address()}};
+  for (const char* command : {"status", "timeline", "demo"}) {
+    WinnowProcess process({command}, setting);
+    EXPECT_EQ(process.Wait(), 1);
+    EXPECT_THAT(process.errors(), HasSubstr(nobody->address())) << command;
+  }
+  WinnowProcess process({"generate", "--server=" + other->address(), "hello"}, setting);
+  EXPECT_EQ(process.Wait(), 1);
+  EXPECT_THAT(process.errors(), HasSubstr(other->address()));
+}
+
+TEST(CommandLine, AServerWithoutAPortHasTheOneOfWhatTheCommandSpeaks) {
+  for (const auto& [command, port] : {std::pair{"status", "9100"}, std::pair{"timeline", "8001"}}) {
+    EXPECT_THAT(RunWinnow({command, "--server=winnow.invalid"}).errors,
+                HasSubstr(std::string("winnow.invalid:") + port));
+  }
 }
 
 TEST(CommandLine, ARankSaysWhyTheRouterDoesNotAnswer) {
@@ -179,12 +260,16 @@ TEST(CommandLine, ARankSaysWhyTheRouterDoesNotAnswer) {
   }
   rank.Signal(SIGTERM);
   EXPECT_EQ(rank.Wait(), 0);
-  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ": .*Connection refused"));
+  EXPECT_THAT(rank.errors(), ContainsRegex(complaint + ": .*failed to connect"));
 }
 
 TEST(CommandLine, TheDoctorFindsThisMachineFit) {
   const Outcome outcome = RunWinnow({"doctor"});
   EXPECT_EQ(outcome.code, 0);
+  const auto json = nlohmann::json::parse(RunWinnow({"doctor", "--json"}).output);
+  ASSERT_GT(json.size(), 6u);
+  EXPECT_EQ(json[0]["subject"], "cores");
+  for (const auto& finding : json) EXPECT_THAT(std::string(finding["verdict"]), testing::AnyOf("ok", "warn"));
   for (const char* subject : {"cores", "memory", "kernels", "/dev/shm", "ucx", "open files", "gpu"}) {
     EXPECT_THAT(outcome.output, HasSubstr(subject));
   }

@@ -4,13 +4,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <map>
 #include <sstream>
 
 #include "cmd/up/http_probe.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/cmd/winnow_process.h"
+#include "tests/cmd/up_cluster.h"
 
 namespace winnow {
 namespace {
@@ -18,61 +17,8 @@ namespace {
 using testing::HasSubstr;
 using testing::SizeIs;
 
-std::vector<std::string> UpArguments(std::vector<std::string> more = {}) {
-  std::vector<std::string> arguments = {
-      "up",           "--model=deploy/models/demo", "--http=127.0.0.1:0", "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0",
-      "--budget=256", "--cache-memory=512MiB"};
-  arguments.insert(arguments.end(), more.begin(), more.end());
-  return arguments;
-}
-
-// A cluster from its ready line to its end.
-class Cluster {
- public:
-  explicit Cluster(std::vector<std::string> more = {}) : process_(UpArguments(std::move(more))) {
-    line_ = process_.ReadLine();
-    std::istringstream words(line_);
-    for (std::string word; words >> word;) {
-      const size_t equals = word.find('=');
-      if (equals != std::string::npos) addresses_[word.substr(0, equals)] = word.substr(equals + 1);
-    }
-  }
-
-  bool ready() const { return line_.rfind("ready http=", 0) == 0; }
-  const std::string& line() const { return line_; }
-  std::string address(const std::string& key) const { return addresses_.at(key); }
-  WinnowProcess& process() { return process_; }
-
-  pid_t Child(const std::string& role) {
-    for (const ProcessInfo& child : ChildrenOf(process_.pid())) {
-      if (child.command.find(" " + role + " ") != std::string::npos) return child.pid;
-    }
-    return -1;
-  }
-
-  // Exit code of the demo's one question: 0 when the answer is right.
-  int Ask() {
-    WinnowProcess demo({"demo", "--once", "--grpc=" + address("grpc")});
-    const int code = demo.Wait();
-    answer_ = demo.output() + demo.errors();
-    return code;
-  }
-  const std::string& answer() const { return answer_; }
-
-  bool RouterIsReady() const {
-    const auto answer = HttpGet(address("http"), "/ready", std::chrono::seconds(5));
-    return answer.ok() && answer->status == 200;
-  }
-
- private:
-  WinnowProcess process_;
-  std::string line_;
-  std::map<std::string, std::string> addresses_;
-  std::string answer_;
-};
-
 TEST(Up, TheFirstRequestAfterTheReadyLineSucceedsAndSigtermEndsEverything) {
-  Cluster cluster;
+  UpCluster cluster;
   ASSERT_TRUE(cluster.ready()) << cluster.line() << cluster.process().errors();
   EXPECT_EQ(cluster.Ask(), 0) << cluster.answer();
   EXPECT_THAT(ChildrenOf(cluster.process().pid()), SizeIs(3));
@@ -93,7 +39,7 @@ TEST(Up, TheFirstRequestAfterTheReadyLineSucceedsAndSigtermEndsEverything) {
 }
 
 TEST(Up, EveryRoleIsReplacedWhenItDies) {
-  Cluster cluster;
+  UpCluster cluster;
   ASSERT_TRUE(cluster.ready()) << cluster.line() << cluster.process().errors();
   for (const char* role : {"inference-rank", "cache-rank", "router"}) {
     const pid_t victim = cluster.Child(role);
@@ -110,7 +56,7 @@ TEST(Up, EveryRoleIsReplacedWhenItDies) {
 }
 
 TEST(Up, HostsTheCacheRankInsideTheInferenceProcess) {
-  Cluster cluster({"--transport=inproc"});
+  UpCluster cluster({"--transport=inproc"});
   ASSERT_TRUE(cluster.ready()) << cluster.line() << cluster.process().errors();
   EXPECT_THAT(ChildrenOf(cluster.process().pid()), SizeIs(2));
   EXPECT_EQ(cluster.Ask(), 0) << cluster.answer();
@@ -120,7 +66,7 @@ TEST(Up, NothingSurvivesItsKilling) {
   ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // orphans come to this process, which can wait for their end
   std::vector<ProcessInfo> children;
   {
-    Cluster cluster;
+    UpCluster cluster;
     ASSERT_TRUE(cluster.ready()) << cluster.line() << cluster.process().errors();
     children = ChildrenOf(cluster.process().pid());
     cluster.process().Signal(SIGKILL);
@@ -143,6 +89,8 @@ TEST(Up, ARankThatCannotStartEndsItWithTheReason) {
   EXPECT_THAT(errors.substr(last + 1),
               HasSubstr("winnow up: cache-0 ended with exit code 1: winnow cache-rank: memory does "
                         "not fit: 102400.00 GiB for KV blocks of "));
+  EXPECT_THAT(errors.substr(last + 1), HasSubstr("ask for less with --cache-memory"));
+  EXPECT_THAT(errors, HasSubstr("winnow up: the last lines of cache-0:\n    "));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <sstream>
@@ -17,22 +18,29 @@
 
 namespace winnow {
 
-WinnowProcess::WinnowProcess(const std::vector<std::string>& arguments) {
+WinnowProcess::WinnowProcess(const std::vector<std::string>& arguments, const Setting& setting) {
   int ends[2];
   WINNOW_CHECK(pipe2(ends, O_CLOEXEC) == 0);
   errors_fd_ = memfd_create("stderr", MFD_CLOEXEC);
+  const int input_fd = memfd_create("stdin", MFD_CLOEXEC);
+  WINNOW_CHECK(write(input_fd, setting.input.data(), setting.input.size()) ==
+               static_cast<ssize_t>(setting.input.size()));
+  lseek(input_fd, 0, SEEK_SET);
   std::vector<char*> argv = {const_cast<char*>(WINNOW_BINARY)};
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   pid_ = fork();
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (const std::string& variable : setting.environment) putenv(const_cast<char*>(variable.c_str()));
+    dup2(input_fd, STDIN_FILENO);
     dup2(ends[1], STDOUT_FILENO);
     dup2(errors_fd_, STDERR_FILENO);
     execv(argv[0], argv.data());
     _exit(127);
   }
   close(ends[1]);
+  close(input_fd);
   output_fd_ = ends[0];
 }
 

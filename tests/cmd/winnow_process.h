@@ -9,8 +9,13 @@ namespace winnow {
 // The winnow binary, run by a test. It ends with the test program, however that ends.
 class WinnowProcess {
  public:
-  // Starts `winnow` with these arguments.
-  explicit WinnowProcess(const std::vector<std::string>& arguments);
+  struct Setting {
+    std::string input;                     // what is on its stdin
+    std::vector<std::string> environment;  // "NAME=value", beside that of the test
+  };
+  // Starts `winnow` with these arguments, and nothing on its stdin.
+  explicit WinnowProcess(const std::vector<std::string>& arguments) : WinnowProcess(arguments, Setting()) {}
+  WinnowProcess(const std::vector<std::string>& arguments, const Setting& setting);
   ~WinnowProcess();  // kills it
   WinnowProcess(const WinnowProcess&) = delete;
   WinnowProcess& operator=(const WinnowProcess&) = delete;

@@ -51,7 +51,7 @@ class Batch : public SharedCluster<BatchServer> {
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     return std::make_unique<Process>(arguments, Process::Environment());
   }
-  static std::string ToCluster() { return "--http=" + cluster_->http_address(); }
+  static std::string ToCluster() { return "--server=" + cluster_->http_address(); }
   static Outcome EndOf(Process& process) {
     Outcome outcome{process.Wait(kLong).value_or(-1), "", process.Log()};
     while (const auto line = process.ReadLine(std::chrono::seconds(1))) outcome.output += *line + "\n";
@@ -186,7 +186,7 @@ TEST_F(Batch, MistakesAreNamedBeforeAnythingIsSent) {
 
 TEST_F(Batch, AServerThatIsNotThereIsAskedAgainAndThenTold) {
   WriteRequests(1, 4);
-  const Outcome outcome = Run({"--http=127.0.0.1:1", "--retries=1"});
+  const Outcome outcome = Run({"--server=127.0.0.1:1", "--retries=1"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("1 failed"), HasSubstr("no answer: Connection refused")));
   EXPECT_EQ(Answers().at("0")["error"]["code"], "no_answer");
@@ -216,7 +216,7 @@ TEST(SecuredBatch, GoesWithTlsAndAKey) {
                     << R"( "body": {"prompt": "hello", "max_tokens": 4}})"
                     << "\n";
   const auto run = [&](const std::string& ca, const Process::Environment& environment) {
-    Process process({WinnowBinary(), "batch", in, "--out=" + in + ".out", "--http=" + cluster->http_address(),
+    Process process({WinnowBinary(), "batch", in, "--out=" + in + ".out", "--server=" + cluster->http_address(),
                      "--retries=0", "--tls-ca=" + folder.path() + ca},
                     environment);
     const std::optional<int> code = process.Wait(kLong);

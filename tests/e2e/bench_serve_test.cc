@@ -53,7 +53,7 @@ class BenchServeTest : public SharedCluster<Plain> {
       std::vector<std::string> arguments = workload;
       arguments.insert(arguments.end(),
                        {std::string("--protocol=") + protocol,
-                        "--address=" + (http ? cluster_->http_address() : cluster_->grpc_address()), "--json=" + json,
+                        "--server=" + (http ? cluster_->http_address() : cluster_->grpc_address()), "--out=" + json,
                         "--plot=" + plot, std::string("--api-key=secret-") + protocol});  // a tenant of its own
       const Ran ran = BenchServe(arguments);
       ASSERT_EQ(ran.code, 0) << ran.errors << ran.output;
@@ -129,10 +129,10 @@ TEST_F(BenchServeTest, ATraceInMooncakesFormat) {
 
 TEST_F(BenchServeTest, SaysWhyRequestsFailed) {
   const Ran some = BenchServe(
-      {"--address=" + cluster_->http_address(), "--requests=6", "--input=100:1,8000:1", "--output=2", "--seed=3"});
+      {"--server=" + cluster_->http_address(), "--requests=6", "--input=100:1,8000:1", "--output=2", "--seed=3"});
   EXPECT_EQ(some.code, 0) << some.errors;
   EXPECT_THAT(some.output, AllOf(HasSubstr("failed "), HasSubstr("4096")));
-  const Ran all = BenchServe({"--address=" + cluster_->http_address(), "--requests=2", "--input=8000", "--output=2"});
+  const Ran all = BenchServe({"--server=" + cluster_->http_address(), "--requests=2", "--input=8000", "--output=2"});
   EXPECT_EQ(all.code, 1);
   EXPECT_THAT(all.errors, AllOf(HasSubstr("no request was answered"), HasSubstr("4096")));
 }
@@ -155,7 +155,7 @@ TEST(BenchServeCommandLine, RefusalsNameTheOptionOrTheLine) {
   EXPECT_THAT(refusal({"--output=9-3"}), AllOf(HasSubstr("--output"), HasSubstr("9-3")));
   EXPECT_THAT(refusal({"--shared=1.5"}), AllOf(HasSubstr("shared"), HasSubstr("[0, 1]")));
   EXPECT_THAT(refusal({"--rate=-1"}), AllOf(HasSubstr("rate"), HasSubstr("[0, 1")));
-  EXPECT_THAT(refusal({"--json=/nowhere/a.json"}), HasSubstr("--json: cannot write /nowhere/a.json"));
+  EXPECT_THAT(refusal({"--out=/nowhere/a.json"}), HasSubstr("--out: cannot write /nowhere/a.json"));
   EXPECT_THAT(refusal({"--plot=/nowhere/a.svg"}), HasSubstr("--plot: cannot write /nowhere/a.svg"));
 }
 

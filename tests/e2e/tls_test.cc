@@ -107,7 +107,7 @@ TEST_F(Tls, ServesOverHttpsAndGrpc) {
   }
   const grpc::Status status = reader->Finish();
   EXPECT_TRUE(status.ok()) << status.error_message();
-  EXPECT_THAT(Shell(WinnowBinary() + " generate --raw --max-tokens=2 --grpc=" + cluster_->grpc_address() +
+  EXPECT_THAT(Shell(WinnowBinary() + " generate --raw --max-tokens=2 --server=" + cluster_->grpc_address() +
                     " --tls-ca=" + TheSite().path("ca.crt") + " x; echo code $?"),
               HasSubstr("code 0"));
 }

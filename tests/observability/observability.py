@@ -262,7 +262,7 @@ with tempfile.TemporaryDirectory() as folder, Processes() as processes:
     picture("console.png", "winnow.html")
 
     step("`winnow status` says the same in the terminal")
-    command = [winnow, "status", f"--metrics=127.0.0.1:{METRICS}", "--interval=2s"]
+    command = [winnow, "status", f"--server=127.0.0.1:{METRICS}", "--interval=2s"]
     table = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert table.startswith("ready\n") and all(name in table for name in roles), table
     print("   " + table.replace("\n", "\n   ").rstrip())

@@ -4,7 +4,7 @@
 //   serving_ladder [--workload conversations|documents] [--seconds S] [--seed N] [--json FILE]
 //   serving_ladder --replay FILE [--system NAME] [--inject TOKENS]
 //
-// The second form serves the requests of a run that `winnow bench serve --json` measured on such a machine, and prints
+// The second form serves the requests of a run that `winnow bench serve --out` measured on such a machine, and prints
 // what that measured beside what the clock computes.
 #include <algorithm>
 #include <cstdio>

@@ -101,12 +101,12 @@ void BenchEngineOptions::Declare(Fields& fields) {
   fields.Text(
       "prefill", &prefill,
       "Prompt lengths to time prefill of, alone and with every row saved in DRAM, such as 8k,32k; empty: none.");
-  fields.Text("quality", &quality,
+  fields.File("quality", &quality,
               "A summary.csv of selection_quality: the table says beside each selection what it costs in answers.");
   fields.Integer("chunk", &chunk_tokens, "Tokens of a prefill chunk.", 64, 32768);
   fields.Bool("breakdown", &breakdown, "Also time every part of a step, alone and left out.");
   fields.Integer("seed", &seed, "Of weights, keys and values.");
-  fields.Text("out", &out, "File for the results as JSON; empty: none.");
+  fields.File("out", &out, "File for the results as JSON; empty: none.");
 }
 
 absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options) {

@@ -1,3 +1,5 @@
+#include <stop_token>
+
 #include "clients/cpp/client.h"
 #include "common/base/status.h"
 #include "common/rpc/channel.h"
@@ -20,6 +22,7 @@ class GrpcLoadClient final : public LoadClient {
     if (!options_.selection.empty()) message.mutable_selection()->set_specification(options_.selection);
     times.sent_s = now_s();
     AnswerStream answer = client_.Generate(message);
+    const std::stop_callback cancel(request.stop, [&answer] { answer.Cancel(); });
     v1::GenerateResponse response;
     times.prompt_tokens = static_cast<uint32_t>(request.token_ids.size());
     while (answer.Read(response)) {

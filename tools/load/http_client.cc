@@ -3,6 +3,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/ssl/host_name_verification.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -30,8 +31,7 @@ class Exchange {
   }
 
   beast::error_code Send(std::string_view method, const std::string& path, std::string_view body) {
-    Tcp::resolver resolver(context_);
-    const Tcp::resolver::results_type hosts = resolver.resolve(host_, port_, error_);
+    const Tcp::resolver::results_type hosts = Tcp::resolver(context_).resolve(host_, port_, error_);
     if (error_) return error_;
     Run([&](auto done) {
       stream_.async_connect(hosts, [done](auto error, const Tcp::endpoint&) mutable { done(error); });
@@ -66,6 +66,14 @@ class Exchange {
     return !error_;
   }
 
+  // From any thread: what is under way ends with an error, and what is begun later does, too.
+  void Cancel() {
+    boost::asio::post(context_, [this] {
+      cancelled_ = true;
+      stream_.cancel();
+    });
+  }
+
   const http::response<http::string_body>& response() const { return parser_.get(); }
   const beast::error_code& error() const { return error_; }
 
@@ -91,6 +99,10 @@ class Exchange {
 
   template <class Start>
   void Run(Start start) {
+    if (cancelled_) {
+      error_ = boost::asio::error::operation_aborted;
+      return;
+    }
     stream_.expires_after(options_.patience);
     start([this](beast::error_code error, auto&&...) { error_ = error; });
     context_.restart();
@@ -106,6 +118,7 @@ class Exchange {
   beast::flat_buffer buffer_;
   http::response_parser<http::string_body> parser_;
   beast::error_code error_;
+  bool cancelled_ = false;
 };
 
 HttpReply Failed(const Exchange& exchange) {
@@ -132,8 +145,9 @@ HttpReply HttpClient::Send(std::string_view method, const std::string& path, std
 }
 
 HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body,
-                             const std::function<bool(std::string_view)>& on_event) const {
+                             const std::function<bool(std::string_view)>& on_event, const std::stop_token& stop) const {
   Exchange exchange(options_);
+  const std::stop_callback cancel(stop, [&exchange] { exchange.Cancel(); });
   if (exchange.Send("POST", path, body.dump())) return Failed(exchange);
   const http::response<http::string_body>& response = exchange.response();
   const bool events = response[http::field::content_type].starts_with("text/event-stream");

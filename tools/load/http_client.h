@@ -2,6 +2,7 @@
 #include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <stop_token>
 #include <string>
 #include <string_view>
 
@@ -35,9 +36,10 @@ class HttpClient {
   HttpReply Send(std::string_view method, const std::string& path, std::string_view body) const;
 
   // Calls `on_event` with the data of each server-sent event as it comes, "[DONE]" included; when it answers false, the
-  // connection is closed there and then. The body of the reply is only filled for answers that are no event stream.
+  // connection is closed there and then, and as soon as `stop` is requested, too: status 0. The body of the reply is
+  // only filled for answers that are no event stream.
   HttpReply Stream(const std::string& path, const nlohmann::json& body,
-                   const std::function<bool(std::string_view)>& on_event) const;
+                   const std::function<bool(std::string_view)>& on_event, const std::stop_token& stop = {}) const;
 
  private:
   const Options options_;

@@ -34,10 +34,11 @@ class HttpLoadClient final : public LoadClient {
     std::vector<std::pair<double, std::string>> events;
     events.reserve(request.output_tokens + 4);
     times.sent_s = now_s();
-    const HttpReply reply = client_.Stream("/v1/completions", body, [&](std::string_view data) {
+    const auto on_event = [&](std::string_view data) {
       events.emplace_back(now_s(), data);
       return true;
-    });
+    };
+    const HttpReply reply = client_.Stream("/v1/completions", body, on_event, request.stop);
     times.end_s = now_s();
     times.prompt_tokens = static_cast<uint32_t>(request.token_ids.size());
     if (reply.status != 200) times.error = absl::StrCat("HTTP ", reply.status, ": ", reply.body.substr(0, 300));

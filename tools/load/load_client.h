@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@ namespace winnow {
 struct LoadRequest {
   std::vector<uint32_t> token_ids;
   uint32_t output_tokens = 0;
+  std::stop_token stop = {};  // ends it early: whatever is returned then says nothing of the server
 };
 
 // Sends requests and notes when tokens come. Any number of threads may call Run at once; each call has a connection or

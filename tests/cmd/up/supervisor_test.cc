@@ -97,6 +97,25 @@ TEST_F(SupervisorTest, AChildThatFailsBeforeItWasReadyIsAnErrorWithItsLastWords)
   EXPECT_EQ(status.message(), "bad ended with exit code 3: no such model");
 }
 
+TEST_F(SupervisorTest, KeepsTheLastLinesOfTheChildThatFailed) {
+  Supervisor::Options options = Fast();
+  std::string written;
+  options.write_log = [&written](std::string_view lines) { written += lines; };
+  Supervisor supervisor(options);
+  std::string script;
+  for (int i = 0; i < 20; ++i) script += "log line " + std::to_string(i) + "\n";
+  ASSERT_TRUE(supervisor.Start(Script("good", "log fine\nready\nwait")).ok());
+  ASSERT_TRUE(supervisor.Start(Script("bad", script + "exit 3")).ok());
+  EXPECT_EQ(supervisor.RunUntil(Never).message(), "bad ended with exit code 3: line 19");
+  EXPECT_EQ(supervisor.failure().name, "bad");
+  EXPECT_EQ(supervisor.failure().signal_number, 0);
+  ASSERT_EQ(supervisor.failure().last_lines.size(), 12u);
+  EXPECT_EQ(supervisor.failure().last_lines.front(), "line 8");
+  EXPECT_EQ(supervisor.failure().last_lines.back(), "line 19");
+  EXPECT_THAT(written, HasSubstr("bad | line 0\n"));
+  EXPECT_EQ(Log(), "");
+}
+
 TEST_F(SupervisorTest, AProgramThatCannotBeRunIsAnError) {
   Supervisor supervisor(Fast());
   Supervisor::Child child = Script("a", "");

@@ -56,6 +56,32 @@ TEST(RunLoad, SendsEveryRequestOnce) {
   for (const RequestTimes& one : times) EXPECT_EQ(one.token_s.size(), 3u);
 }
 
+TEST(RunLoad, ARequestToStopEndsItWithWhatHadEnded) {
+  FakeClient client;
+  std::stop_source stop;
+  size_t last = 0;
+  const std::vector<RequestTimes> times = RunLoad(Planned({0, 0, 0, 3600}),
+                                                  {.concurrency = 1,
+                                                   .num_token_ids = 10,
+                                                   .on_ended =
+                                                       [&](size_t ended) {
+                                                         if ((last = ended) == 2) stop.request_stop();
+                                                       },
+                                                   .stop = stop.get_token()},
+                                                  client);
+  EXPECT_EQ(last, 2u);
+  ASSERT_EQ(times.size(), 2u);
+  for (const RequestTimes& one : times) EXPECT_EQ(one.token_s.size(), 3u);
+}
+
+TEST(RunLoad, ARequestToStopDoesNotWaitForTheTimeOfTheNext) {
+  FakeClient client;
+  std::stop_source stop;
+  std::jthread stopper([&] { stop.request_stop(); });
+  EXPECT_TRUE(RunLoad(Planned({3600, 3600}), {.concurrency = 2, .num_token_ids = 10, .stop = stop.get_token()}, client)
+                  .empty());
+}
+
 TEST(RunLoad, NothingIsSentBeforeItsTime) {
   FakeClient client;
   const std::vector<RequestTimes> times =

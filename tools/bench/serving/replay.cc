@@ -26,7 +26,7 @@ void FillGaps(std::vector<double> gaps_ms, ClientFigures& figures) {
 absl::StatusOr<MeasuredRun> ReadMeasuredRun(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("requests") || !json["requests"].is_array() || json["requests"].empty()) {
-    return absl::InvalidArgumentError("no requests of `winnow bench serve --json`");
+    return absl::InvalidArgumentError("no requests of `winnow bench serve --out`");
   }
   MeasuredRun run;
   std::vector<double> gaps_ms;

@@ -16,7 +16,7 @@ struct ClientFigures {
   double tokens_per_s = 0;  // until the last token
 };
 
-// A run that `winnow bench serve --json` saved: its requests, sent when they were sent, and what came of them. Prompt
+// A run that `winnow bench serve --out` saved: its requests, sent when they were sent, and what came of them. Prompt
 // tokens from the prefix cache count as history.
 struct MeasuredRun {
   std::vector<VirtualRequest> requests;

@@ -17,7 +17,7 @@ grep -hE "GPU to GPU|go by frames" "$out/up.log" | tail -1 || true
 
 prompts=0 token_ids=${TOKEN_IDS:-3000}
 request() { # tokens   of the prompt that $prompts names
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output=32 \
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests=1 --input="$1" --output=32 \
     --first-token-id=$((100 + token_ids * prompts)) --token-ids="$token_ids" | grep -E "^prompt|^time|^inter"
 }
 request 2000 >/dev/null # makes the link
@@ -27,7 +27,7 @@ for tokens in ${LENGTHS:-8000 32000}; do
     echo "== $tokens tokens, run $run: first time"
     request "$tokens"
     echo "== again"
-    "$winnow" timeline --router="$grpc" --seconds=2 --out="$out/cached_$tokens.json" >"$out/timeline" &
+    "$winnow" timeline --server="$grpc" --seconds=2 --out="$out/cached_$tokens.json" >"$out/timeline" &
     recorder=$!
     sleep 0.2
     request "$tokens"

@@ -21,7 +21,7 @@ grep -hE "GPU to GPU|host memory" "$out/up.log" | tail -3 || true
 
 prompts=0  # no two of them begin alike
 request() { # tokens
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output=32 \
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests=1 --input="$1" --output=32 \
     --first-token-id=$((100 + 3000 * prompts)) --token-ids=3000
 }
 echo "== first request, 2000 tokens (makes the link)"
@@ -30,7 +30,7 @@ for tokens in ${LENGTHS:-8000 32000}; do
   for run in $(seq "${RUNS:-2}"); do
     prompts=$((prompts + 1))  # here, as requests run in subshells
     echo "== $tokens tokens, run $run"
-    "$winnow" timeline --router="$grpc" --seconds="$((2 + tokens / 12000))" --out="$out/trace_$tokens.json" \
+    "$winnow" timeline --server="$grpc" --seconds="$((2 + tokens / 12000))" --out="$out/trace_$tokens.json" \
       >"$out/timeline" &
     recorder=$!
     sleep 0.2

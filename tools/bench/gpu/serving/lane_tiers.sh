@@ -31,11 +31,11 @@ for case in ${CASES:-gpu both host frames}; do
     "${flags[@]}" "$@"
   IFS=, read -r _ inference cache <<<"$metrics"
   # Makes the link.
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input=2000 --output=8 --seed=9 >/dev/null
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests=1 --input=2000 --output=8 --seed=9 >/dev/null
   echo "== $case: ${flags[*]:-as much as there is}, link up after $((SECONDS - start)) s"
   tokens=$output
   [ $case != frames ] || tokens=$((output / 4))
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests="$sequences" --concurrency="$sequences" \
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests="$sequences" --concurrency="$sequences" \
     --input="$prompt" --output="$tokens" --first-token-id=100 --token-ids=30000 >"$out/bench" &
   bench=$!
   for _ in $(seq 400); do

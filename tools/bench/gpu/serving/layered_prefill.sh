@@ -18,7 +18,7 @@ prompt=${PROMPT:-16384} context=$((${PROMPT:-16384} + 256))
 
 used() { nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -i 0; }
 request() { # tokens output
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --requests=1 --input="$1" --output="$2" \
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests=1 --input="$1" --output="$2" \
     --token-ids="${IDS:-1500}"
 }
 for mode in ${MODES:-chunked layered}; do

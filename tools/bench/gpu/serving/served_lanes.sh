@@ -29,8 +29,8 @@ stop() {
 }
 load() { # load NAME BENCH_FLAG...   no two prompts of a section begin alike
   prompts=$((prompts + 1))
-  "$winnow" bench serve --protocol=grpc --address="$grpc" --first-token-id=$((100 + token_ids * prompts)) \
-    --token-ids="$token_ids" --json="$out/$1.json" "${@:2}"
+  "$winnow" bench serve --protocol=grpc --server="$grpc" --first-token-id=$((100 + token_ids * prompts)) \
+    --token-ids="$token_ids" --out="$out/$1.json" "${@:2}"
 }
 arrivals() { # arrivals FILE   "request sent first_of_its_tokens number token_s" of each token
   awk '/"sent_seconds"/ { ++request; sent = $2 + 0 }

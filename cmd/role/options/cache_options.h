@@ -1,0 +1,45 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "cmd/role/options/process_options.h"
+#include "common/base/dtype.h"
+#include "common/config/device_choice.h"
+#include "common/config/fields.h"
+
+namespace winnow {
+
+// Memory and threads of a cache rank, alone or hosted.
+struct CacheOptions {
+  std::string model;
+  std::string lane_model;
+  Dtype compute = Dtype::kBf16;
+  int64_t memory_bytes = 0;
+  int64_t fast_memory_bytes = 0;
+  int threads = 0;
+  std::chrono::microseconds detached_ttl{60'000'000};
+  bool prefix_cache = true;
+  int64_t prefix_cache_memory_bytes = 0;
+  DeviceChoice device{DeviceChoice::Kind::kCpu, 0};
+  int64_t device_memory_bytes = 0;
+  int64_t device_host_memory_bytes = 0;
+
+  void Declare(Fields& fields);
+};
+
+struct CacheProcessOptions {
+  ProcessOptions process;
+  JoinOptions join;
+  CacheOptions cache;
+
+  CacheProcessOptions();
+  void Declare(Fields& fields);
+};
+
+// Shared with `winnow up`.
+void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
+void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
+
+}  // namespace winnow

@@ -1,0 +1,58 @@
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/base/status.h"
+#include "common/config/fields.h"
+#include "common/log/log.h"
+#include "common/tls/tls_files.h"
+
+namespace winnow {
+
+// Of ranks: the routers that they belong to, and where others reach them.
+struct JoinOptions {
+  std::vector<HostPort> routers{{"127.0.0.1", 8001}};
+  std::string advertise;
+
+  void Declare(Fields& fields);
+};
+
+// Whom a process takes calls from, and what it encrypts.
+struct SecurityOptions {
+  std::string tls_cert;
+  std::string tls_key;
+  std::string tls_ca;
+  bool insecure = false;
+
+  void Declare(Fields& fields);
+  // With "{role}" in the paths replaced. INVALID_ARGUMENT, where some are given and others are missing.
+  absl::StatusOr<TlsFiles> FilesFor(std::string_view role) const;
+  // FAILED_PRECONDITION for an address that other machines reach while `encrypted` is false and nothing allows it;
+  // `option` is the one that says where to listen.
+  absl::Status CheckExposure(std::string_view option, const HostPort& listen, bool encrypted) const;
+};
+
+// What a process logs, and how.
+struct LogFlags {
+  std::string level = "info";
+  LogFormat format = LogFormat::kText;
+
+  // `whose`: what the help says that they are for.
+  void Declare(Fields& fields, const std::string& whose);
+};
+
+// Of every process.
+struct ProcessOptions {
+  std::string cluster = "local";
+  std::string rank;
+  HostPort grpc{"127.0.0.1", 0};
+  HostPort metrics{"127.0.0.1", 0};
+  SecurityOptions security;
+  LogFlags log;
+  int report_fd = -1;
+
+  void Declare(Fields& fields);
+};
+
+}  // namespace winnow

@@ -1,0 +1,86 @@
+#include "tests/cmd/pty_process.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+
+#include "common/base/check.h"
+
+namespace winnow {
+namespace {
+
+constexpr int kPatienceMs = 60'000;
+
+}  // namespace
+
+PtyProcess::PtyProcess(const std::vector<std::string>& arguments) {
+  std::vector<char*> argv = {const_cast<char*>(WINNOW_BINARY)};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  const winsize size{.ws_row = 24, .ws_col = 200, .ws_xpixel = 0, .ws_ypixel = 0};
+  pid_ = forkpty(&terminal_, nullptr, nullptr, &size);
+  WINNOW_CHECK(pid_ >= 0);
+  if (pid_ == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    setenv("TERM", "xterm", 1);
+    setenv("LC_ALL", "C.UTF-8", 1);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+}
+
+PtyProcess::~PtyProcess() {
+  if (pid_ >= 0) {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+  }
+  close(terminal_);
+}
+
+void PtyProcess::Type(std::string_view keys) {
+  while (!keys.empty()) {
+    // The terminal holds some kilobytes; the program may be writing, too.
+    pollfd ready{terminal_, POLLIN | POLLOUT, 0};
+    WINNOW_CHECK(poll(&ready, 1, kPatienceMs) > 0);
+    if ((ready.revents & POLLIN) != 0) ReadSome();
+    if ((ready.revents & POLLOUT) == 0) continue;
+    const ssize_t n = write(terminal_, keys.data(), std::min<size_t>(keys.size(), 256));
+    WINNOW_CHECK(n > 0);
+    keys.remove_prefix(n);
+  }
+}
+
+bool PtyProcess::ReadSome() {
+  pollfd ready{terminal_, POLLIN, 0};
+  if (poll(&ready, 1, kPatienceMs) <= 0) return false;
+  char buffer[4096];
+  const ssize_t n = read(terminal_, buffer, sizeof buffer);  // EIO at the end
+  if (n <= 0) return false;
+  shown_.append(buffer, n);
+  return true;
+}
+
+bool PtyProcess::Shows(std::string_view text) {
+  size_t at;
+  while ((at = shown_.find(text, seen_)) == std::string::npos) {
+    if (!ReadSome()) return false;
+  }
+  seen_ = at + text.size();
+  return true;
+}
+
+int PtyProcess::Wait() {
+  while (ReadSome()) {
+  }
+  int status = 0;
+  WINNOW_CHECK(waitpid(pid_, &status, 0) == pid_);
+  pid_ = -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace winnow
