@@ -33,7 +33,7 @@ void ServeAdmin(Services& services, AdminServiceImpl* admin) {
 std::unique_ptr<MembershipClient> Join(const RankPlace& place, v1::RegisterRequest registration,
                                        std::function<v1::RankLoad()> load) {
   MembershipClient::Options options;
-  options.routers = {place.router};
+  options.router = place.router;
   options.registration = std::move(registration);
   options.load = std::move(load);
   options.on_refused = [name = place.name](const absl::Status& status) {
