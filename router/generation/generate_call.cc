@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/rpc/grpc_status.h"
 #include "common/selection/spec_text.h"
+#include "router/generation/grpc_error.h"
 
 namespace winnow {
 
@@ -181,7 +181,7 @@ void GenerateCall::Advance() {
   } else if (end_) {
     finished_ = true;
     on_end_(end_->code());
-    Finish(ToGrpc(*end_));
+    Finish(ToRichGrpc(*end_));
   }
 }
 

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <random>
 
-#include "common/rpc/grpc_status.h"
 #include "router/generation/caller_model.h"
 #include "router/generation/generate_request.h"
 #include "router/generation/grpc_caller.h"
+#include "router/generation/grpc_error.h"
 #include "router/generation/request_checks.h"
+#include "router/generation/request_error.h"
 
 namespace winnow {
 namespace {
@@ -38,7 +39,9 @@ struct GenerationService::Calls {
   absl::Status Add(const std::string& id, const std::string& tenant, const std::shared_ptr<GenerateCall>& call) {
     std::lock_guard lock(mutex);
     if (active.try_emplace(id, Active{call, tenant}).second) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way"));
+    return WithField(
+        absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way")),
+        "request_id", "already_exists");
   }
 
   void Remove(const std::string& id) {
@@ -158,7 +161,7 @@ grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* 
                                                    const v1::AbortRequest* request, v1::AbortResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::StatusOr<Caller> caller = CallerOf(*context);
-  reactor->Finish(ToGrpc(caller.ok() ? calls_->Abort(request->request_id(), caller->tenant) : caller.status()));
+  reactor->Finish(ToRichGrpc(caller.ok() ? calls_->Abort(request->request_id(), caller->tenant) : caller.status()));
   return reactor;
 }
 

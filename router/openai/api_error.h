@@ -3,14 +3,11 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "router/generation/request_error.h"
 #include "router/generation/served_model.h"
 #include "router/http/http_message.h"
 
 namespace winnow {
-
-// A refusal that blames one field of the request: INVALID_ARGUMENT that remembers the field's path and a code ("" =
-// null).
-absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code = "invalid_value");
 
 // The model asked for is not served here: NOT_FOUND with the code model_not_found.
 absl::Status ModelNotFound(std::string_view name, const ServedModel& served);
