@@ -345,6 +345,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
+  DeclareResumeGrace(fields, &resume_grace);
   DeclareSlotMemory(fields, &slot_memory_bytes);
   selection.Declare(fields);
   fields.Nested("cache", &cache);
@@ -459,6 +460,12 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
                  "Sequences in a decode batch of one inference rank; each needs "
                  "resident rows. More run slower each and faster together.",
                  1u, 4096u);
+}
+
+void DeclareResumeGrace(Fields& fields, std::chrono::microseconds* resume_grace) {
+  fields.Duration("resume-grace", resume_grace,
+                  "How long an inference rank goes on with a resumable request that nobody listens to, and keeps the "
+                  "tokens of one that has ended, so that its client can resume it.");
 }
 
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes) {

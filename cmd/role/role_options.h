@@ -203,6 +203,7 @@ struct InferenceProcessOptions {
   uint32_t max_running = 64;
   PrefillFlags prefill;
   SchedulingFlags scheduling;
+  std::chrono::microseconds resume_grace{30'000'000};
   int64_t slot_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
@@ -229,6 +230,7 @@ void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclareResumeGrace(Fields& fields, std::chrono::microseconds* resume_grace);
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);

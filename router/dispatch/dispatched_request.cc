@@ -247,6 +247,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
     }
     case v1::DispatchResponse::kHandedOver:
       return OnHandedOver();
+    case v1::DispatchResponse::kResumed:
     case v1::DispatchResponse::EVENT_NOT_SET:
       return Fail(absl::InternalError("the inference rank sent an event that this router does not know"));
   }
