@@ -97,7 +97,10 @@ class DispatchReactor final : public Reactor {
   }
 
   void Cancel(const v1::DispatchRequest::Cancel& cancel) {
-    if (!cancel.resume_key().empty()) return resumable_.FreeKey(cancel.resume_key(), cancel.tenant());
+    if (!cancel.resume_key().empty()) {
+      resumable_.FreeKey(cancel.resume_key(), cancel.tenant());
+      return Refuse(cancel.request_id(), absl::CancelledError("the output is not here any more"));
+    }
     if (!resumable_.Free(sink_.get(), cancel.request_id())) engine_.Cancel(sink_, cancel.request_id());
   }
 

@@ -85,6 +85,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   input.top_logprobs = Optional(request.has_top_logprobs(), request.top_logprobs());
   input.priority = request.priority();
   input.trace_parts = request.trace_parts();
+  input.resumable = request.resumable();
   WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, model, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),

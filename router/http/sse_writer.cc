@@ -7,14 +7,14 @@ namespace winnow {
 void SseWriter::Start() {
   if (started_) return;
   started_ = true;
-  exchange_->StartStream({.status = 200,
-                          .content_type = "text/event-stream; charset=utf-8",
-                          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  exchange_->StartStream(
+      {.status = 200, .content_type = "text/event-stream; charset=utf-8", .headers = std::move(headers_)});
 }
 
-bool SseWriter::Event(std::string_view data) {
+bool SseWriter::Event(std::string_view data, std::string_view id) {
   Start();
-  return exchange_->Write(absl::StrCat("data: ", AbslSv(data), "\n\n"));
+  if (id.empty()) return exchange_->Write(absl::StrCat("data: ", AbslSv(data), "\n\n"));
+  return exchange_->Write(absl::StrCat("id: ", AbslSv(id), "\ndata: ", AbslSv(data), "\n\n"));
 }
 
 bool SseWriter::Comment(std::string_view text) {

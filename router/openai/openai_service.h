@@ -40,6 +40,7 @@ struct OpenAiCallbacks {
 //   POST /v1/completions, /v1/chat/completions    whole or as server-sent events
 //   GET  /v1/models, /v1/models/{id}
 //   POST /tokenize, /detokenize                   as vLLM has them
+//   POST /abort                                   ends a resumable request by its token
 //   GET  /health, /ping, /ready, /version, /metrics
 //
 // Stop the HTTP server before destroying it.

@@ -192,6 +192,10 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   WINNOW_ASSIGN_OR_RETURN(fields.selection, ParseSelectionFields(body, model));
   WINNOW_ASSIGN_OR_RETURN(fields.priority, ParsePriority(body));
   WINNOW_ASSIGN_OR_RETURN(fields.trace_parts, ParseTraceParts(body));
+  WINNOW_ASSIGN_OR_RETURN(fields.resumable, ParseResumable(body));
+  if (fields.resumable && !fields.stream) {
+    return InvalidField("winnow.resumable", "\"winnow.resumable\" is for streams: \"stream\" must be true.");
+  }
   return fields;
 }
 

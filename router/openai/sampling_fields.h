@@ -31,6 +31,7 @@ struct CommonFields {
   SelectionSpec selection;
   int32_t priority = 0;
   uint32_t trace_parts = 0;  // 0: no trace
+  bool resumable = false;    // a stream, of one prompt
 
   bool stream = false;
   bool include_usage = false;

@@ -13,7 +13,7 @@
 namespace winnow {
 namespace {
 
-constexpr std::array kKeys = {"selection", "budget", "min_captured_mass", "priority", "trace"};
+constexpr std::array kKeys = {"selection", "budget", "min_captured_mass", "priority", "trace", "resumable"};
 
 bool IsGiven(const Json& object, const char* key) {
   const auto it = object.find(key);
@@ -109,6 +109,15 @@ absl::StatusOr<uint32_t> ParseTraceParts(const Json& body) {
       reader.Int("trace", RequestLimits::kFewestTraceParts, RequestLimits::kMostTraceParts);
   WINNOW_RETURN_IF_ERROR(reader.status());
   return static_cast<uint32_t>(*parts);
+}
+
+absl::StatusOr<bool> ParseResumable(const Json& body) {
+  const auto it = body.find("winnow");
+  if (it == body.end() || it->is_null()) return false;
+  JsonReader reader(*it, "winnow.");
+  const bool resumable = reader.Bool("resumable").value_or(false);
+  WINNOW_RETURN_IF_ERROR(reader.status());
+  return resumable;
 }
 
 }  // namespace winnow

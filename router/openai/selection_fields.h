@@ -12,6 +12,7 @@ namespace winnow {
 //   "min_captured_mass"  likewise
 //   "priority"           read by ParsePriority
 //   "trace"              read by ParseTraceParts
+//   "resumable"          read by ParseResumable
 //
 // The server's default where it is silent. Unknown keys are errors; errors name the key as "winnow.budget" or
 // "winnow.selection.window".
@@ -22,5 +23,8 @@ absl::StatusOr<int32_t> ParsePriority(const Json& body);
 
 // "trace", likewise: how many parts of the context tokens tell of, 8 to 512; 0 where it is silent.
 absl::StatusOr<uint32_t> ParseTraceParts(const Json& body);
+
+// "resumable", likewise: whether a client that loses its connection may go on with the answer.
+absl::StatusOr<bool> ParseResumable(const Json& body);
 
 }  // namespace winnow

@@ -1,10 +1,12 @@
 #include "tools/load/http_client.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
+#include <optional>
 
 namespace winnow {
 namespace {
@@ -16,11 +18,13 @@ using Tcp = boost::asio::ip::tcp;
 // One request and its answer. Asynchronous underneath, because only that has timeouts.
 class Exchange {
  public:
-  Exchange(const std::string& address, std::chrono::milliseconds patience, const std::string& api_key)
+  Exchange(const std::string& address, std::chrono::milliseconds patience, const std::string& api_key,
+           const HttpHeaders& headers)
       : host_(address.substr(0, address.rfind(':'))),
         port_(address.substr(address.rfind(':') + 1)),
         patience_(patience),
         api_key_(api_key),
+        headers_(headers),
         stream_(context_) {
     parser_.body_limit(uint64_t{1} << 30);
   }
@@ -34,6 +38,7 @@ class Exchange {
     request.set(http::field::host, host_ + ":" + port_);
     request.set(http::field::content_type, "application/json");
     if (!api_key_.empty()) request.set(http::field::authorization, "Bearer " + api_key_);
+    for (const auto& [name, value] : headers_) request.set(name, value);
     request.keep_alive(false);
     request.body() = body;
     request.prepare_payload();
@@ -69,6 +74,7 @@ class Exchange {
   const std::string host_, port_;
   const std::chrono::milliseconds patience_;
   const std::string api_key_;
+  const HttpHeaders headers_;
   boost::asio::io_context context_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_;
@@ -76,27 +82,54 @@ class Exchange {
   beast::error_code error_;
 };
 
+// nullopt: a comment that keeps the connection alive.
+std::optional<ServerSentEvent> ParseEvent(std::string_view text) {
+  ServerSentEvent event;
+  constexpr std::string_view kId = "id: ", kData = "data: ";
+  if (text.starts_with(kId)) {
+    const size_t end = std::min(text.find('\n'), text.size() - 1);
+    event.id = text.substr(kId.size(), end - kId.size());
+    text.remove_prefix(end + 1);
+  }
+  if (!text.starts_with(kData)) return std::nullopt;
+  event.data = text.substr(kData.size());
+  return event;
+}
+
 HttpReply Failed(const Exchange& exchange) {
-  return {0, "no answer: " + exchange.error().message()};
+  return {.status = 0, .body = "no answer: " + exchange.error().message()};
 }
 
 }  // namespace
 
 HttpReply HttpClient::Send(std::string_view method, const std::string& path, std::string_view body) const {
-  Exchange exchange(address_, patience_, api_key_);
+  Exchange exchange(address_, patience_, api_key_, headers_);
   if (exchange.Send(method, path, body)) return Failed(exchange);
   while (exchange.ReadSome()) {
   }
   if (exchange.error()) return Failed(exchange);
-  return {static_cast<int>(exchange.response().result_int()), exchange.response().body()};
+  return {.status = static_cast<int>(exchange.response().result_int()), .body = exchange.response().body()};
+}
+
+HttpClient HttpClient::With(HttpHeaders headers) const {
+  HttpClient client = *this;
+  client.headers_.insert(client.headers_.end(), headers.begin(), headers.end());
+  return client;
 }
 
 HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body,
                              const std::function<bool(std::string_view)>& on_event) const {
-  Exchange exchange(address_, patience_, api_key_);
+  return StreamEvents(path, body, [&](const ServerSentEvent& event) { return on_event(event.data); });
+}
+
+HttpReply HttpClient::StreamEvents(const std::string& path, const nlohmann::json& body,
+                                   const std::function<bool(const ServerSentEvent&)>& on_event) const {
+  Exchange exchange(address_, patience_, api_key_, headers_);
   if (exchange.Send("POST", path, body.dump())) return Failed(exchange);
   const http::response<http::string_body>& response = exchange.response();
-  const int status = static_cast<int>(response.result_int());
+  HttpReply reply{.status = static_cast<int>(response.result_int()),
+                  .body = "",
+                  .resume_token = std::string(response["Winnow-Resume"])};
   const bool events = response[http::field::content_type].starts_with("text/event-stream");
   size_t begin = 0;
   bool more = true;
@@ -104,13 +137,17 @@ HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body
     more = exchange.ReadSome();
     const std::string& text = response.body();
     for (size_t end; events && (end = text.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-      std::string_view event = std::string_view(text).substr(begin, end - begin);
-      if (!event.starts_with("data: ")) continue;  // a comment that keeps the connection alive
-      if (!on_event(event.substr(6))) return {status, ""};
+      const std::optional<ServerSentEvent> event = ParseEvent(std::string_view(text).substr(begin, end - begin));
+      if (event && !on_event(*event)) return reply;
     }
   }
-  if (exchange.error()) return Failed(exchange);
-  return {status, events ? "" : response.body()};
+  if (exchange.error()) {
+    reply.status = 0;
+    reply.body = Failed(exchange).body;
+  } else if (!events) {
+    reply.body = response.body();
+  }
+  return reply;
 }
 
 }  // namespace winnow

@@ -4,14 +4,23 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace winnow {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpReply {
-  int status = 0;  // 0: no answer, and `body` says why
+  int status = 0;  // 0: no answer, or not all of it, and `body` says why
   std::string body;
+  std::string resume_token = {};  // of the header Winnow-Resume
   // The body as JSON; null when it is none.
   nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false); }
+};
+
+struct ServerSentEvent {
+  std::string_view data, id;  // id: empty where it has none
 };
 
 // A blocking HTTP client with one connection per request. Thread-safe. Nothing comes for `patience`: status 0.
@@ -26,15 +35,21 @@ class HttpClient {
   HttpReply Post(const std::string& path, const nlohmann::json& body) const { return Send("POST", path, body.dump()); }
   HttpReply Send(std::string_view method, const std::string& path, std::string_view body) const;
 
+  // The same client, whose requests carry these headers too.
+  HttpClient With(HttpHeaders headers) const;
+
   // Calls `on_event` with the data of each server-sent event as it comes, "[DONE]" included; when it answers false, the
   // connection is closed there and then. The body of the reply is only filled for answers that are no event stream.
   HttpReply Stream(const std::string& path, const nlohmann::json& body,
                    const std::function<bool(std::string_view)>& on_event) const;
+  HttpReply StreamEvents(const std::string& path, const nlohmann::json& body,
+                         const std::function<bool(const ServerSentEvent&)>& on_event) const;
 
  private:
-  const std::string address_;
-  const std::chrono::milliseconds patience_;
-  const std::string api_key_;
+  std::string address_;
+  std::chrono::milliseconds patience_;
+  std::string api_key_;
+  HttpHeaders headers_;
 };
 
 }  // namespace winnow

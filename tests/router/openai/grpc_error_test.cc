@@ -62,7 +62,9 @@ TEST(GrpcError, SaysWhatHttpSaysOfTheSameError) {
       EXPECT_EQ(details.bad_request->field_violations(0).description(), http.message);
     }
     ASSERT_EQ(details.retry.has_value(), http.http_status == 429 || http.http_status == 503);
-    if (details.retry) EXPECT_EQ(details.retry->retry_delay().seconds(), http.retry_after_s);
+    if (details.retry) {
+      EXPECT_EQ(details.retry->retry_delay().seconds(), http.retry_after_s);
+    }
   }
 }
 
