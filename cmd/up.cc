@@ -14,6 +14,9 @@
 #include "cmd/up/up_options.h"
 #include "common/config/host_address.h"
 #include "common/config/listen_address.h"
+#include "common/model/synthetic_models.h"
+#include "kernels/cuda/plugin.h"
+#include "tools/plan/dense_below.h"
 
 namespace winnow {
 namespace {
@@ -204,6 +207,36 @@ Arguments WithLongNames(Arguments arguments) {
   return arguments;
 }
 
+int CountGpus() {
+  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  return table.ok() ? (*table)->device_count() : 0;
+}
+
+// Whether the rank that decodes selects in place unless it is told not to: it has one GPU, and no other is in reach.
+bool SelectsInPlace(const UpOptions& options) {
+  const bool may_compute_on_gpu = options.device.kind != DeviceChoice::Kind::kCpu && options.device.more.empty() &&
+                                  options.tensor_parallel <= 1 && options.select_in_place != SelectInPlace::kOff;
+  if (!may_compute_on_gpu) return false;
+  const int gpus = CountGpus();
+  const bool is_alone =
+      gpus == 1 || (options.transport != TransportKind::kAuto && options.transport != TransportKind::kP2p);
+  return gpus > 0 && (is_alone || options.select_in_place == SelectInPlace::kOn);
+}
+
+// What --selection=auto is on this machine, where that depends on more than the model: rows that all lie where they are
+// attended to had better be read than searched while they are few.
+void ChooseSelection(UpOptions& options) {
+  if (options.selection.specification != SelectionOptions().specification || !SelectsInPlace(options)) return;
+  const absl::StatusOr<ModelConfig> config = ModelConfigOf(options.model);
+  if (!config.ok() || config->latent) return;
+  const double weight_bytes = options.compute == Dtype::kF8 ? 1 : 2;
+  const uint32_t dense = DenseBelowTokens(PlanModelOf(*config, weight_bytes, 2), config->num_layers, GpuRates());
+  if (dense == 0) return;
+  options.selection.specification = absl::StrCat("winnow,dense_below_tokens=", dense);
+  std::fprintf(stderr, "winnow up: one GPU selects in place: --selection=%s\n",
+               options.selection.specification.c_str());
+}
+
 // The processes get all of their options from here.
 void ForgetOptionsOfProcesses(UpOptions options) {
   RouterProcessOptions router;
@@ -237,6 +270,7 @@ int UpMain(const Arguments& given) {
   }
   ForgetOptionsOfProcesses(options);
   if (const absl::Status status = options.Validate(); !status.ok()) return Fail("up", status, 2);
+  ChooseSelection(options);
   const absl::Status status = Run(options);
   return absl::IsCancelled(status) ? 0 : Fail("up", status);
 }

@@ -60,7 +60,7 @@ void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& wr
   const char* kv_bytes = "Memory for KV on the cache ranks that take work, as of their last heartbeats.";
   writer.Gauge("winnow_router_kv_bytes", kv_bytes, free_bytes, {{"state", "free"}});
   writer.Gauge("winnow_router_kv_bytes", kv_bytes, total_bytes - free_bytes, {{"state", "used"}});
-  writer.Gauge("winnow_kv_cache_usage_ratio", "Share of that memory that is in use, 0 to 1.",
+  writer.Gauge("winnow_kv_cache_usage_ratio", "Share of the memory for KV on cache ranks that is in use, 0 to 1.",
                total_bytes > 0 ? 1 - free_bytes / total_bytes : 0);
   writer.Gauge("winnow_router_membership_version", "Changes of the table of ranks.",
                static_cast<double>(snapshot.version));

@@ -12,7 +12,8 @@ double Count(uint64_t value) {
 }
 
 void WriteSequences(const CacheRankSnapshot& s, FamilyWriter& writer) {
-  const char* sequences = "Sequences of KV.";
+  const char* sequences =
+      "Sequences whose KV is held: active for an inference rank, or detached, waiting for one after a loss.";
   writer.Gauge("winnow_sequences", sequences, Count(s.active_sequences), {{"state", "active"}});
   writer.Gauge("winnow_sequences", sequences, Count(s.detached_sequences), {{"state", "detached"}});
   writer.Gauge("winnow_cache_shards", "Sequences of which this cache rank holds a part and others the rest.",
@@ -22,7 +23,8 @@ void WriteSequences(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_sequence_events_total", events, Count(s.sequences_attached), {{"event", "attached"}});
   writer.Counter("winnow_sequence_events_total", events, Count(s.sequences_forked), {{"event", "forked"}});
   writer.Counter("winnow_sequence_events_total", events, Count(s.sequences_expired), {{"event", "expired"}});
-  writer.Counter("winnow_admissions_refused_total", "Sequences that did not fit.", Count(s.admissions_refused));
+  writer.Counter("winnow_admissions_refused_total", "Sequences that were refused for want of memory.",
+                 Count(s.admissions_refused));
 }
 
 void WriteBlocks(const CacheRankSnapshot& s, FamilyWriter& writer) {
@@ -43,18 +45,20 @@ void WritePrefixes(const CacheRankSnapshot& s, FamilyWriter& writer) {
                Count(s.prefix_idle_blocks), {{"state", "idle"}});
   writer.Gauge("winnow_prefix_cache_bytes", "Memory of kept prompts.", Count(s.prefix_blocks * s.block_bytes));
   writer.Counter("winnow_prefix_cache_hits_total", "Sequences that began with cached positions.", Count(s.prefix_hits));
-  writer.Counter("winnow_prefix_cache_lookup_tokens_total", "Prompt tokens that were looked up.",
+  writer.Counter("winnow_prefix_cache_lookup_tokens_total", "Prompt tokens that were looked up in the prefix cache.",
                  Count(s.prefix_lookup_tokens));
-  writer.Counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were there.",
+  writer.Counter("winnow_prefix_cache_hit_tokens_total", "Prompt tokens that were found in the prefix cache.",
                  Count(s.prefix_cached_tokens));
-  writer.Counter("winnow_prefix_cache_evictions_total", "Units of 32 positions that gave way.",
-                 Count(s.prefix_evictions));
+  writer.Counter("winnow_prefix_cache_evictions_total",
+                 "Units of 32 positions of kept prompts that gave way to others.", Count(s.prefix_evictions));
   writer.Counter("winnow_prefix_attention_queries_total",
                  "Queries of prompts that attended to a cached prefix here, one per position and layer.",
                  Count(s.prefix_queries));
-  writer.Counter("winnow_prefix_attention_pieces_total", "Pieces of that work, between which selections go on.",
+  writer.Counter("winnow_prefix_attention_pieces_total",
+                 "Pieces in which prompts attended to cached prefixes here; selections go on between them.",
                  Count(s.prefix_pieces));
-  writer.Counter("winnow_prefix_attention_seconds_total", "Time of that work.", s.prefix_attention_seconds);
+  writer.Counter("winnow_prefix_attention_seconds_total", "Time of attention to cached prefixes here.",
+                 s.prefix_attention_seconds);
 }
 
 // Of a rank with two tiers.
@@ -74,19 +78,20 @@ void WriteTiers(const CacheRankSnapshot& s, FamilyWriter& writer) {
   gauge("fast", "rows", s.fast_copied_bytes);
   gauge("fast", "staging", s.fast_staging_bytes);
   gauge("large", "rows", large_used);
-  const char* reads = "KV rows read, by whether the fast tier had them.";
+  const char* reads = "KV rows read, by whether copies in the fast tier had them.";
   writer.Counter("winnow_tier_read_rows_total", reads, Count(s.tier_hit_rows), {{"result", "hit"}});
   writer.Counter("winnow_tier_read_rows_total", reads, Count(s.tier_missed_rows), {{"result", "miss"}});
   writer.Counter("winnow_tier_loaded_rows_total", "KV rows read from the large tier, whole blocks included.",
                  Count(s.tier_loaded_rows));
   writer.Counter("winnow_tier_gathers_total", "Reads in which the fast tier lacked a row.", Count(s.tier_gathers));
-  writer.Counter("winnow_tier_gather_seconds_total", "Time of those.", s.tier_gather_seconds);
+  writer.Counter("winnow_tier_gather_seconds_total", "Time of reads in which the fast tier lacked a row.",
+                 s.tier_gather_seconds);
   const char* blocks = "Blocks copied to the fast tier, and copies that made room.";
   writer.Counter("winnow_tier_blocks_total", blocks, Count(s.tier_blocks_loaded), {{"event", "loaded"}});
   writer.Counter("winnow_tier_blocks_total", blocks, Count(s.tier_blocks_evicted), {{"event", "evicted"}});
   writer.Counter("winnow_tier_written_rows_total", "KV rows written to the large tier.", Count(s.tier_scattered_rows));
-  writer.Counter("winnow_tier_writes_total", "Scatters that wrote them.", Count(s.tier_scatters));
-  writer.Counter("winnow_tier_write_seconds_total", "Time of those.", s.tier_scatter_seconds);
+  writer.Counter("winnow_tier_writes_total", "Scatters that wrote rows to the large tier.", Count(s.tier_scatters));
+  writer.Counter("winnow_tier_write_seconds_total", "Time of writing rows to the large tier.", s.tier_scatter_seconds);
 }
 
 // Of a rank that has a lane.
@@ -97,7 +102,7 @@ void WriteMirrors(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* capacity = "Memory for rows that lanes push, by where it lies: the GPU's, or pinned host memory.";
   gauge("winnow_mirror_capacity_bytes", capacity, "device", s.mirror_device_bytes);
   gauge("winnow_mirror_capacity_bytes", capacity, "host", s.mirror_host_bytes);
-  const char* used = "Of that, what sequences have taken.";
+  const char* used = "Of the memory for rows that lanes push, what sequences have taken.";
   gauge("winnow_mirror_used_bytes", used, "device", s.mirror_device_used_bytes);
   gauge("winnow_mirror_used_bytes", used, "host", s.mirror_host_used_bytes);
 }
@@ -110,9 +115,10 @@ void WriteDataPlane(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_appended_rows_total", "KV rows received and stored, one per layer and kv head.",
                  Count(s.appended_rows));
   writer.Counter("winnow_frames_received_total", "Data-plane frames received.", Count(s.frames_received));
-  writer.Counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
-                 Count(s.frames_malformed));
-  writer.Counter("winnow_stale_epoch_rejected_total", "Rows and frames of an attachment that is over.",
+  writer.Counter("winnow_kv_integrity_failures_total",
+                 "Frames that broke the protocol or their checksum: alert on any increase.", Count(s.frames_malformed));
+  writer.Counter("winnow_stale_epoch_rejected_total",
+                 "Rows and frames of an attachment that is over: expected after failovers.",
                  Count(s.stale_epoch_rejected));
   writer.Counter("winnow_rows_refused_total", "Plan rows that broke the protocol.", Count(s.rows_refused));
   writer.Counter("winnow_transfers_failed_total", "Deltas that could not be sent.", Count(s.transfers_failed));
@@ -120,7 +126,7 @@ void WriteDataPlane(const CacheRankSnapshot& s, FamilyWriter& writer) {
 
 void WriteLanes(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", Count(s.lanes));
-  writer.Counter("winnow_lane_plans_total", "Of the plans, those that ran from GPU to GPU.", Count(s.lane_plans));
+  writer.Counter("winnow_lane_plans_total", "Step plans that ran from GPU to GPU.", Count(s.lane_plans));
   if (s.mirror_device_bytes + s.mirror_host_bytes > 0) WriteMirrors(s, writer);
   const char* seats = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
   writer.Counter("winnow_lane_seats_total", seats, Count(s.lane_seats), {{"outcome", "granted"}});
@@ -159,7 +165,9 @@ void WriteSelections(const CacheRankSnapshot& s, FamilyWriter& writer) {
 
 // What the quality guard and remote correction did.
 void WriteVerdicts(const CacheRankSnapshot& s, FamilyWriter& writer) {
-  const char* escalations = "What the quality guard and remote correction did: heads corrected, budgets doubled.";
+  const char* escalations =
+      "What the quality guard and remote correction did: heads corrected by rows of the top-k that were not selected, "
+      "widened by more rows than those, and heads whose budget was doubled.";
   writer.Counter("winnow_selection_escalations_total", escalations, Count(s.missed_top_k),
                  {{"action", "missed_top_k"}});
   writer.Counter("winnow_selection_escalations_total", escalations, Count(s.widened), {{"action", "widened"}});
@@ -184,8 +192,10 @@ void WriteMasses(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_captured_mass_bounds_total",
                  "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
                  Count(s.mass_bounds));
-  histograms("winnow_corrected_attention_mass",
-             "The same with what correction added, of sequences that wait for verdicts.", s.corrected_mass);
+  histograms(
+      "winnow_corrected_attention_mass",
+      "Share of the softmax that attended rows hold with what correction added, of sequences that wait for verdicts.",
+      s.corrected_mass);
 }
 
 }  // namespace

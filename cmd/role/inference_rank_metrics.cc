@@ -21,36 +21,39 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   gauge("winnow_fast_working_set_bytes",
         "Rows that the last selections of the sequences that take steps read on their cache ranks.",
         metrics.fast_working_set_bytes);
-  gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill; empty between prompts.", metrics.prefill_kv_bytes);
+  gauge("winnow_prefill_kv_bytes", "KV of prompts in prefill, layer by layer their residuals, too; 0 between prompts.",
+        metrics.prefill_kv_bytes);
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.", metrics.slot_pages_used, with("state", "used"));
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",
                static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
                with("state", "free"));
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
-  counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches instead.",
+  counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches and were not computed.",
           metrics.cached_prompt_tokens);
   const auto of_prefixes = [&](const char* way, double prompts, double bytes) {
     writer.Counter("winnow_prefix_attention_prompts_total",
                    "Prompts with a cached prefix, by how they attend to it (--prefix-attention).", prompts,
                    with("way", way));
-    writer.Counter("winnow_prefix_attention_bytes_total",
-                   "What travelled for it: rows, or queries, states and the rows that decoding keeps.", bytes,
-                   with("way", way));
+    writer.Counter(
+        "winnow_prefix_attention_bytes_total",
+        "What travelled so that prompts attend to cached prefixes: rows, or queries, states and what decoding keeps.",
+        bytes, with("way", way));
   };
   of_prefixes("stream-back", metrics.stream_back_prompts, metrics.stream_back_bytes);
   of_prefixes("remote", metrics.remote_prefix_prompts, metrics.remote_prefix_bytes);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_local_steps_total",
-          "Of those, steps over KV in the rank's own GPU, launched before the tokens of the step before had come.",
+          "Decode steps over KV in the rank's own GPU, launched before the tokens of the step before had come.",
           metrics.local_steps);
-  gauge("winnow_local_sequences", "Sequences that decode so.", metrics.local_sequences);
-  counter("winnow_local_rows_dropped_total", "Rows of such steps whose sequence had ended meanwhile.",
+  gauge("winnow_local_sequences", "Sequences that decode on the rank's own GPU, which has all of their rows.",
+        metrics.local_sequences);
+  counter("winnow_local_rows_dropped_total", "Rows of steps on the rank's own GPU whose sequence had ended meanwhile.",
           metrics.local_rows_dropped);
   counter("winnow_local_step_wait_seconds_total",
-          "Time that the engine has waited for such steps: next to none where the host is what holds them up.",
+          "Time that the engine has waited for steps on the rank's own GPU: next to none where the host holds them up.",
           1e-6 * static_cast<double>(metrics.local_step_wait_us));
-  counter("winnow_lane_steps_total", "Of those, steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
+  counter("winnow_lane_steps_total", "Decode steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
   gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
   counter("winnow_pushed_prompt_rows_total", "KV rows of prompts pushed from GPU to GPU, one per layer and kv head.",
           metrics.pushed_prompt_rows);
@@ -58,8 +61,10 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
   counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",
           metrics.injected_tokens);
-  gauge("winnow_max_inject_tokens", "Prompt tokens that the next iteration may compute beside decode rows.",
-        metrics.max_inject_tokens);
+  gauge(
+      "winnow_max_inject_tokens",
+      "Prompt tokens that the next iteration may compute beside decode rows; 0 where nothing fits into --tpot-target.",
+      metrics.max_inject_tokens);
   counter("winnow_selection_lookups_total", "Selected rows that were looked up among the resident ones.",
           metrics.selection_lookups);
   counter("winnow_selection_hits_total", "Selected rows that were resident already.", metrics.selection_hits);
@@ -76,7 +81,11 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_verdict_wait_seconds_total", "Time that decode steps have waited for verdicts, after attention.",
           1e-6 * static_cast<double>(metrics.partial_wait_us));
   const auto sequences = [&](const char* outcome, double value) {
-    writer.Counter("winnow_rank_sequences_total", "Sequences by what became of them.", value, with("outcome", outcome));
+    writer.Counter(
+        "winnow_rank_sequences_total",
+        "Sequences by what became of them; reattached ones were handed over or had lost a rank, forked ones began with "
+        "the KV of another.",
+        value, with("outcome", outcome));
   };
   sequences("reattached", metrics.reattached_sequences);
   sequences("preempted", metrics.preempted_sequences);
@@ -113,9 +122,10 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                    "From the arrival of a prompt at the rank to its admission there.", metrics.queue_seconds);
   writer.Histogram("winnow_request_prefill_time_seconds", "From the admission of a prompt to its first token.",
                    metrics.prefill_seconds);
-  counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over.", metrics.stale_frames);
-  counter("winnow_kv_integrity_failures_total", "Frames that broke the protocol or their checksum.",
-          metrics.malformed_frames);
+  counter("winnow_stale_epoch_rejected_total", "Frames of an attachment that is over: expected after failovers.",
+          metrics.stale_frames);
+  counter("winnow_kv_integrity_failures_total",
+          "Frames that broke the protocol or their checksum: alert on any increase.", metrics.malformed_frames);
   counter("winnow_progress_total", "Grows while the rank does work.", metrics.progress);
   gauge("winnow_last_progress_timestamp_seconds", "When the rank last did work, seconds since 1970.",
         metrics.last_progress_unix_seconds);

@@ -54,8 +54,11 @@ RequestMetrics::RequestMetrics(MetricsRegistry& registry, const std::string& mod
                                        {{"finished_reason", reasons[i]}, {"model_name", model}});
   }
   const auto add = [&](const char* api, const std::string& code) {
-    return &registry.AddCounter("winnow_requests_total", "Requests to generate, by the code that answered them.",
-                                {{"api", api}, {"code", code}, {"model_name", model}});
+    return &registry.AddCounter(
+        "winnow_requests_total",
+        "Requests to generate, by the HTTP status or gRPC code that answered them; of a stream that broke off "
+        "that of its error, 499 when the client went away.",
+        {{"api", api}, {"code", code}, {"model_name", model}});
   };
   for (const int status : kHttpStatuses) http_requests_[status] = add("http", std::to_string(status));
   for (int code = 0; code <= static_cast<int>(absl::StatusCode::kUnauthenticated); ++code) {

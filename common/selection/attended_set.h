@@ -44,10 +44,11 @@ constexpr bool Streams(const SelectionSpec& spec, size_t list) {
 }
 
 // True when the list attends every row up to `position`: what lies between sinks and recent window, or all of it where
-// every position competes, fits its budget.
+// every position competes, fits its budget, or its anchor is one of the positions that the specification leaves dense.
 // Once false it stays false.
 constexpr bool AttendsEverything(const SelectionSpec& spec, size_t list, uint32_t position, uint32_t prompt_tokens) {
   if (IsDense(spec)) return true;
+  if (AnchorPosition(spec, position, prompt_tokens) < spec.dense_below_tokens && !Streams(spec, list)) return true;
   return WindowStart(spec, position, prompt_tokens) - spec.sink_tokens <= HeadBudget(spec, list);
 }
 
@@ -90,12 +91,16 @@ constexpr bool AnyList(size_t first, size_t count, Predicate predicate) {
 }
 
 // Slots of the list's pool for a sequence of at most max_positions: pool_factor budgets, and never less than what may
-// be selected, by all query heads of a group of `group_size` together where each has its own rows (list_per).
+// be selected, by all query heads of a group of `group_size` together where each has its own rows (list_per), or than
+// what positions that are dense attend to.
 inline uint32_t PoolSlots(const SelectionSpec& spec, size_t list, uint32_t max_positions, int group_size) {
   // What can leave the recent window; a pool never needs more.
   const uint32_t most = max_positions > spec.sink_tokens ? max_positions - spec.sink_tokens : 0;
   if (IsDense(spec)) return most;
-  const double pool = std::ceil(static_cast<double>(HeadBudget(spec, list)) * spec.pool_factor);
+  if (Streams(spec, list)) return 0;
+  const uint64_t dense_end = uint64_t{spec.dense_below_tokens} + spec.reuse_interval;
+  const double pool = std::max(std::ceil(static_cast<double>(HeadBudget(spec, list)) * spec.pool_factor),
+                               spec.dense_below_tokens > 0 ? static_cast<double>(dense_end) : 0.0);
   return static_cast<uint32_t>(std::min<double>(most, std::max<double>(pool, UnionCeiling(spec, list, group_size))));
 }
 

@@ -16,4 +16,14 @@ constexpr bool MeasuresMass(const SelectionSpec& spec, uint32_t position, uint32
   return position % interval < spec.reuse_interval || position < prompt_tokens + interval;
 }
 
+// The same for a row of a batch that is decoded and measured in one step: streams of one length would all be measured
+// in the same step, which would take several times as long as those between, so each row has its turn. Of the first
+// `interval` positions the first is measured, and every fourth by turns. For specifications whose positions share no
+// selection.
+constexpr bool MeasuresMassOfRow(uint32_t position, uint32_t prompt_tokens, uint32_t row,
+                                 uint32_t interval = kMassInterval) {
+  const uint32_t at = position + row;
+  return at % interval == 0 || position == prompt_tokens || (position < prompt_tokens + interval && at % 4 == 0);
+}
+
 }  // namespace winnow

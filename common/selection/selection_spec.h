@@ -80,6 +80,7 @@ struct SelectionSpec {
   uint32_t candidate_factor = 4;         // two-stage: keys that the first stage leaves, in budgets ...
   uint32_t min_candidate_tokens = 8192;  // ... and at least: small budgets lose rows to page bounds otherwise
   uint32_t score_all_below_tokens = 0;   // two-stage: every key is scored while fewer than these are selectable
+  uint32_t dense_below_tokens = 0;       // positions below attend to everything (attended_set.h)
   KeyCopy key_copy = KeyCopy::kNone;
   GroupAggregation group_aggregation = GroupAggregation::kSoftmaxSum;
   ListPer list_per = ListPer::kKvHead;

@@ -211,6 +211,11 @@ std::vector<SelectionField> PolicyFields() {
        .value = Integer(&SelectionSpec::recent_tokens, 1, 65536),
        .meaning = "newest positions, always attended; the window begins at a block boundary, so up to 31 more",
        .cost = "resident memory"},
+      {.name = "dense_below_tokens",
+       .value = Integer(&SelectionSpec::dense_below_tokens, 0, 1u << 24),
+       .meaning = "positions below this one attend to everything: where contexts are so short that finding rows takes "
+                  "longer than reading all of them",
+       .cost = "resident memory for as many rows, unless rows are selected in place"},
       {.name = "reuse_interval",
        .value = Integer(&SelectionSpec::reuse_interval, 1, 16),
        .meaning = "positions that share a selection",

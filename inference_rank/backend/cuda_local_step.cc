@@ -20,7 +20,9 @@ size_t CudaLocalStep::DeviceBytes(const cuda::CudaTable& table, const Shape& sha
   // Beside tables and copies: the graphs and their state, which are small.
   const size_t selection =
       shape.selection.has_value() ? LocalSelection::DeviceBytes(table, *shape.selection) + (size_t{256} << 20) : 0;
-  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + selection + (size_t{16} << 20);
+  const size_t masks = TokenMasks::WordsPerRow(shape.vocab_size) * sizeof(uint64_t) * shape.max_rows;
+  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + masks + selection +
+         (size_t{16} << 20);
 }
 
 uint32_t CudaLocalStep::MaxListRows(const Shape& shape) {
@@ -44,16 +46,18 @@ absl::Status CudaLocalStep::Allocate(const cuda::DeviceMemory& slot_memory) {
   WINNOW_ASSIGN_OR_RETURN(slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_), slot_memory.data()));
   WINNOW_ASSIGN_OR_RETURN(row_copies_, device_.Allocate(shape_.max_rows * RowBytes(shape_)));
   const size_t rows = shape_.max_rows;
+  WINNOW_ASSIGN_OR_RETURN(masks_, device_.Allocate(rows * mask_words() * sizeof(uint64_t)));
   const auto carve = [&](void* region) {
     cuda::Arena arena(region);
     for (Stage& stage : stages_) {
       stage.inputs = DecodeGraph::InputsAt(shape_.max_rows, arena.Take(DecodeGraph::InputBytes(shape_.max_rows)));
       stage.tokens = arena.TakeArray<uint32_t>(rows);
       stage.kv_rows = static_cast<std::byte*>(arena.Take(rows * RowBytes(shape_)));
+      stage.logits = arena.TakeArray<float>(rows * shape_.vocab_size);
+      stage.masks = arena.TakeArray<uint64_t>(rows * mask_words());
       if (!shape_.selection.has_value()) continue;
       stage.readback.region = static_cast<std::byte*>(arena.Take(LocalSelection::ReadbackBytes(*shape_.selection)));
     }
-    logits_ = arena.TakeArray<float>(rows * shape_.vocab_size);
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
@@ -71,6 +75,7 @@ absl::Status CudaLocalStep::Allocate(const cuda::DeviceMemory& slot_memory) {
   options.stream = forward_.stream();
   options.row_copies = row_copies_->data();
   options.token_log_steps = 1;
+  options.draws_apart = true;
   if (selection_ != nullptr) {
     options.mode = DecodeMode::kColocated;
     options.inbox = selection_->inbox();
@@ -86,10 +91,21 @@ absl::Status CudaLocalStep::WarmUp() {
   for (const int bucket : DecodeGraph::kBuckets) {
     num_rows_ = std::min(bucket, shape_.max_rows);
     WINNOW_RETURN_IF_ERROR(Step());
+    graph_->DrawTokens(num_rows_, {});
     if (bucket >= shape_.max_rows) break;
   }
   if (selection_ != nullptr) WINNOW_RETURN_IF_ERROR(selection_->PrepareGraphs());
   return device_.Synchronize(graph_->stream());
+}
+
+absl::Status CudaLocalStep::BeginSelections() {
+  if (selection_ == nullptr) return absl::OkStatus();
+  for (const auto& [row, position] : rows_at_) {
+    if (!selection_->BeginsAt(row, position)) continue;
+    WINNOW_RETURN_IF_ERROR(selection_->Begin(row, position, graph_->stream()));
+    graph_->EnqueueWindow(row, selection_->WindowOf(row));
+  }
+  return absl::OkStatus();
 }
 
 // Of the rows that rows_at_ names.
@@ -112,14 +128,8 @@ absl::Status CudaLocalStep::Serves(const SelectionSpec& spec) const {
 absl::Status CudaLocalStep::SetRow(int row, const StepSequence& sequence) {
   const cuda::Stream stream = graph_->stream();
   device_.Bind();
-  const SelectionSpec& spec = *sequence.spec;
-  if (!IsDense(spec)) {
-    forward_.FlushMoves(stream);  // its rows, which are indexed
-    WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence, stream));
-    graph_->EnqueueWindow(row, {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens});
-  } else {
-    graph_->EnqueueWindow(row, {});
-  }
+  if (!IsDense(*sequence.spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
+  graph_->EnqueueWindow(row, {});
   slots_->SetRow(row, sequence.pages, stream);
   return absl::OkStatus();
 }
@@ -131,9 +141,9 @@ void CudaLocalStep::ClearRow(int row) {
 StepSelection CudaLocalStep::selection(int row) const {
   if (selection_ == nullptr) return {};
   const std::optional<uint64_t> selected =
-      selection_->TakeReadback(completed_->readback, row, completed_->positions[row], masses_);
+      selection_->TakeReadback(completed_->readback, row, completed_->positions[row], captured_masses_);
   if (!selected.has_value()) return {};
-  return {.captured_masses = masses_, .selected_rows = *selected};
+  return {.captured_masses = captured_masses_, .selected_rows = *selected};
 }
 
 void CudaLocalStep::Plan(std::span<const StepRow> rows) {
@@ -153,7 +163,7 @@ void CudaLocalStep::Plan(std::span<const StepRow> rows) {
     num_rows_ = std::max(num_rows_, row.row + 1);
     inputs.positions[row.row] = row.position;
     rows_at_.push_back({.row = row.row, .position = row.position});
-    if (!row.draw.has_value()) wants_logits_.push_back(row.row);
+    if (!row.draw.has_value() || row.wants_logits) wants_logits_.push_back(row.row);
     if (!row.token_id.has_value()) continue;
     const TokenDraw draw = row.draw.value_or(TokenDraw());
     inputs.token_ids[row.row] = *row.token_id;
@@ -182,17 +192,41 @@ absl::Status CudaLocalStep::Launch() {
   forward_.FlushMoves(stream);
   forward_.NoteGraph(static_cast<int>(num_planned_));
   for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
-  absl::Status status = Step();
+  absl::Status status = BeginSelections();
+  if (status.ok()) status = Step();
   if (selection_ != nullptr) selection_->EnqueueReadback(stage.readback, stream);
-  device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
   device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
   for (const int row : wants_logits_) {
-    device_.CopyAsync(logits(row).data(), forward_.layers().logits() + row * static_cast<size_t>(shape_.vocab_size),
-                      shape_.vocab_size * sizeof(float), stream);
+    const size_t first = row * static_cast<size_t>(shape_.vocab_size);
+    device_.CopyAsync(stage.logits + first, forward_.layers().logits() + first, shape_.vocab_size * sizeof(float),
+                      stream);
   }
-  stage.done->Record(stream);
   ++num_launched_;
   if (status.ok()) status = device_.CheckLaunches();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+std::span<uint64_t> CudaLocalStep::token_mask(int row) {
+  const auto words = static_cast<size_t>(mask_words());
+  return {launched().masks + row * words, words};
+}
+
+absl::Status CudaLocalStep::Draw(std::span<const int> masked_rows) {
+  Stage& stage = launched();
+  const cuda::Stream stream = graph_->stream();
+  device_.Bind();
+  TokenMasks masks{.words = static_cast<const uint64_t*>(masks_->data())};
+  for (const int row : masked_rows) {
+    const std::span<const uint64_t> mask = token_mask(row);
+    device_.CopyAsync(static_cast<uint64_t*>(masks_->data()) + row * mask.size(), mask.data(), mask.size_bytes(),
+                      stream);
+    masks.rows |= uint64_t{1} << row;
+  }
+  graph_->DrawTokens(num_rows_, masks);
+  device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
+  stage.done->Record(stream);
+  const absl::Status status = device_.CheckLaunches();
   if (!status.ok()) forward_.NoteFailure(status);
   return status;
 }

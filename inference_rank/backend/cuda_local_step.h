@@ -41,16 +41,19 @@ class CudaLocalStep final : public StepClient {
   ~CudaLocalStep() override;
 
   int max_rows() const override { return shape_.max_rows; }
+  uint32_t vocab_size() const override { return shape_.vocab_size; }
   uint32_t pages_per_list() const override { return slots_->shape().pages_per_list(); }
   absl::Status Serves(const SelectionSpec& spec) const override;
   absl::Status SetRow(int row, const StepSequence& sequence) override;
   void ClearRow(int row) override;
   void Plan(std::span<const StepRow> rows) override;
   absl::Status Launch() override;
+  std::span<uint64_t> token_mask(int row) override;
+  absl::Status Draw(std::span<const int> masked_rows) override;
   absl::Status Complete() override;
   uint32_t drawn_token(int row) const override { return completed_->tokens[row]; }
   std::span<float> logits(int row) const override {
-    return {logits_ + static_cast<size_t>(row) * shape_.vocab_size, static_cast<size_t>(shape_.vocab_size)};
+    return {completed_->logits + static_cast<size_t>(row) * shape_.vocab_size, static_cast<size_t>(shape_.vocab_size)};
   }
   const std::byte* kv_rows(int row) const override { return completed_->kv_rows + row * RowBytes(shape_); }
   StepSelection selection(int row) const override;
@@ -63,6 +66,8 @@ class CudaLocalStep final : public StepClient {
     DecodeGraph::Inputs inputs;    // of the rows whose state on the device changes
     uint32_t* tokens = nullptr;    // [max_rows] drawn
     std::byte* kv_rows = nullptr;  // [max_rows] x RowBytes
+    float* logits = nullptr;       // [max_rows, vocab_size] of rows whose logits are wanted
+    uint64_t* masks = nullptr;     // [max_rows][mask_words()] of rows that may not draw every token
     LocalSelection::Readback readback;
     std::vector<uint32_t> positions;  // [max_rows] that the step computes
     std::unique_ptr<cuda::Event> done;
@@ -73,18 +78,22 @@ class CudaLocalStep final : public StepClient {
   static DecodeSlotShape SlotShape(const Shape& shape);
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   absl::Status WarmUp();
+  // Of rows that are to be computed whose first position that is not dense this is.
+  absl::Status BeginSelections();
   absl::Status Step();
+  int mask_words() const { return TokenMasks::WordsPerRow(shape_.vocab_size); }
+  Stage& launched() { return stages_[(num_launched_ - 1) % stages_.size()]; }  // last
 
   cuda::Device& device_;
   CudaForward& forward_;
   const Shape shape_;
   std::unique_ptr<DecodeSlots> slots_;
   std::unique_ptr<cuda::DeviceMemory> row_copies_;
+  std::unique_ptr<cuda::DeviceMemory> masks_;  // [max_rows][mask_words()] of the step that is drawn
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   std::unique_ptr<DecodeGraph> graph_;
   std::unique_ptr<LocalSelection> selection_;    // null: nothing is selected here
   std::array<Stage, kMaxStepsUnderWay> stages_;  // in turn
-  float* logits_ = nullptr;                      // pinned, [max_rows, vocab_size]
   uint64_t num_launched_ = 0, num_completed_ = 0;
   const Stage* completed_ = nullptr;
   std::vector<uint32_t> positions_;  // [max_rows] that the rows compute next if nothing changes; none: they sit out
@@ -94,7 +103,7 @@ class CudaLocalStep final : public StepClient {
   std::vector<LocalSelection::RowAt> rows_at_;
   std::vector<int> changed_;  // rows whose state on the device is not what the step before has left
   std::vector<int> wants_logits_;
-  mutable std::vector<float> masses_;  // of selection()
+  mutable std::vector<float> captured_masses_;  // of selection()
 };
 
 }  // namespace winnow

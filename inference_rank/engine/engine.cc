@@ -49,7 +49,11 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
   }
   if (options_.step_client != nullptr && StepRowsSender::FitsFrame(layout_)) {
     const StepLoop::Callbacks callbacks{
-        .draw_for = [this](const Sequence& sequence, uint32_t position) { return DrawFor(sequence, position); },
+        .draw_for = [this](const Sequence& sequence, uint32_t position) { return DrawAlongside(sequence, position); },
+        .is_restricted = [this](const Sequence& sequence,
+                                uint32_t position) { return IsRestricted(sequence, position); },
+        .fill_mask = [this](Sequence& sequence, uint32_t position, uint32_t vocab_size,
+                            std::span<uint64_t> mask) { return FillMask(sequence, position, vocab_size, mask); },
         .take_token = [this](Sequence& sequence, std::optional<uint32_t> drawn,
                              std::span<float> logits) { TakeToken(sequence, drawn, logits); }};
     step_loop_.emplace(*options_.step_client, StepRowsSender(*transport_, layout_, options_.waits), layout_, callbacks,

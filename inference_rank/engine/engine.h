@@ -191,6 +191,10 @@ class Engine {
   bool RunIteration();
   // How a device can choose the token that follows `position` itself; nullopt: the logits are wanted.
   std::optional<TokenDraw> DrawFor(const Sequence& sequence, uint32_t position) const;
+  // The same where masks and logits go with the draw.
+  std::optional<TokenDraw> DrawAlongside(const Sequence& sequence, uint32_t position) const;
+  bool IsRestricted(const Sequence& sequence, uint32_t position) const;
+  absl::Status FillMask(Sequence& sequence, uint32_t position, uint32_t vocab_size, std::span<uint64_t> mask);
   // Sampler and filter, at the end of what has been generated.
   void BeginSampling(Sequence& sequence);
   // `drawn`: by the forward pass; nullopt: chosen from the logits.

@@ -13,12 +13,27 @@ std::optional<uint32_t> Engine::Drawn(int row) const {
 }
 
 std::optional<TokenDraw> Engine::DrawFor(const Sequence& sequence, uint32_t position) const {
+  const bool is_known = position + 1 < sequence.known_tokens();
+  if (!is_known && (sequence.top_logprobs.has_value() || IsRestricted(sequence, position))) return std::nullopt;
+  return DrawAlongside(sequence, position);
+}
+
+std::optional<TokenDraw> Engine::DrawAlongside(const Sequence& sequence, uint32_t position) const {
   // A known token that is computed again: whatever is drawn is dropped.
   if (position + 1 < sequence.known_tokens()) return TokenDraw();
-  if (sequence.top_logprobs.has_value()) return std::nullopt;
-  const uint32_t index = position + 1 - sequence.prompt_tokens();
-  if (sequence.filter->Restricts(index)) return std::nullopt;
-  return sequence.sampler->DrawOf(index);
+  return sequence.sampler->DrawOf(position + 1 - sequence.prompt_tokens());
+}
+
+bool Engine::IsRestricted(const Sequence& sequence, uint32_t position) const {
+  return position + 1 >= sequence.known_tokens() && sequence.filter->Restricts(position + 1 - sequence.prompt_tokens());
+}
+
+absl::Status Engine::FillMask(Sequence& sequence, uint32_t position, uint32_t vocab_size, std::span<uint64_t> mask) {
+  const auto start = std::chrono::steady_clock::now();
+  const absl::Status filled = sequence.filter->FillMask(mask, vocab_size, position + 1 - sequence.prompt_tokens());
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  metrics_.token_filter_seconds.Observe(taken.count());
+  return filled;
 }
 
 void Engine::BeginSampling(Sequence& sequence) {
@@ -38,10 +53,10 @@ void Engine::BeginSampling(Sequence& sequence) {
 void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
   const uint32_t index = static_cast<uint32_t>(sequence.generated.size());
   uint32_t id = 0;
+  if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
   if (drawn.has_value()) {
     id = *drawn;
   } else {
-    if (sequence.top_logprobs.has_value()) logits_copy_.assign(logits.begin(), logits.end());
     if (sequence.filter->Restricts(index)) {
       const auto start = std::chrono::steady_clock::now();
       if (const absl::Status filtered = sequence.filter->Apply(logits, index); !filtered.ok()) {

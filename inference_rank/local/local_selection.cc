@@ -32,6 +32,7 @@ SelectionSpec WithoutBudgets(SelectionSpec spec, uint32_t max_budget) {
   spec.budget_tokens = max_budget;
   spec.head_budgets = {};
   spec.profile_use = plain.profile_use;
+  spec.dense_below_tokens = plain.dense_below_tokens;
   spec.pool_factor = plain.pool_factor;
   spec.budget_growth = plain.budget_growth;
   spec.projection = plain.projection;
@@ -225,35 +226,57 @@ absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec
   return place->get();
 }
 
-absl::Status LocalSelection::Sit(int row, const StepSequence& sequence, cuda::Stream stream) {
+absl::Status LocalSelection::Sit(int row, const StepSequence& sequence) {
   WINNOW_CHECK(rows_[row].kind == nullptr && !IsDense(*sequence.spec));
   WINNOW_ASSIGN_OR_RETURN(Kind * kind, KindOf(*sequence.spec));
-  const size_t num_lists = shape_.layout.num_lists(), pages_per_list = sequence.pages.size() / num_lists;
-  const size_t per_list = (sequence.max_positions + kBlockTokens - 1) / kBlockTokens;
+  ++kind->num_rows;
+  rows_[row] = {.kind = kind,
+                .spec = *sequence.spec,
+                .pages = {sequence.pages.begin(), sequence.pages.end()},
+                .max_positions = sequence.max_positions,
+                .prompt_tokens = sequence.prompt_tokens};
+  return absl::OkStatus();
+}
+
+bool LocalSelection::BeginsAt(int row, uint32_t position) const {
+  const Row& of = rows_[row];
+  return of.kind != nullptr && !of.sequence.has_value() && position >= of.spec.dense_below_tokens;
+}
+
+cuda::RowWindow LocalSelection::WindowOf(int row) const {
+  const SelectionSpec& spec = rows_[row].spec;
+  return {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens};
+}
+
+absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stream) {
+  Row& of = rows_[row];
+  const size_t num_lists = shape_.layout.num_lists(), pages_per_list = of.pages.size() / num_lists;
+  const size_t per_list = (of.max_positions + kBlockTokens - 1) / kBlockTokens;
   constexpr uint32_t kPerPage = kSlotPageTokens / kBlockTokens;
   std::vector<uint32_t> blocks;
   blocks.reserve(num_lists * per_list);
   for (size_t list = 0; list < num_lists; ++list) {
     for (uint32_t i = 0; i < per_list; ++i) {
-      blocks.push_back(sequence.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
+      blocks.push_back(of.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
     }
   }
-  WINNOW_ASSIGN_OR_RETURN(const uint32_t opened, store_->OpenAt(sequence.max_positions, blocks, stream));
+  WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, stream));
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
-    WINNOW_RETURN_IF_ERROR(store_->AppendRange(opened, layer, 0, sequence.position, nullptr, stream));
+    WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, 0, position, nullptr, stream));
   }
-  kind->plan->SeatInPlace(row, opened, *sequence.spec, sequence.prompt_tokens, stream);
-  ++kind->num_rows;
-  rows_[row] = {.kind = kind, .sequence = opened, .spec = *sequence.spec, .prompt_tokens = sequence.prompt_tokens};
+  of.kind->plan->SeatInPlace(row, *of.sequence, of.spec, of.prompt_tokens, stream);
+  of.pages = {};
   return absl::OkStatus();
 }
 
 void LocalSelection::Leave(int row, cuda::Stream stream) {
   Row& left = rows_[row];
   if (left.kind == nullptr) return;
-  left.kind->plan->LeaveInPlace(row, stream);
+  if (left.sequence.has_value()) {
+    left.kind->plan->LeaveInPlace(row, stream);
+    store_->Release(*left.sequence);
+  }
   --left.kind->num_rows;
-  store_->Release(left.sequence);
   left = {};
 }
 
@@ -262,7 +285,7 @@ DecodeVariant LocalSelection::VariantOf(std::span<const RowAt> rows, int bucket_
   needs_.least_position.fill(~0u);
   for (const RowAt& at : rows) {
     const Row& row = rows_[at.row];
-    if (row.kind == nullptr) {
+    if (!row.sequence.has_value()) {
       needs_.has_dense = true;
       continue;
     }
@@ -270,7 +293,7 @@ DecodeVariant LocalSelection::VariantOf(std::span<const RowAt> rows, int bucket_
     uint32_t& least = needs_.least_position[row.kind->index];
     least = std::min(least, at.position);
     needs_.greatest_position = std::max(needs_.greatest_position, at.position);
-    needs_.measures = needs_.measures || MeasuresMass(row.spec, at.position, row.prompt_tokens);
+    needs_.measures = needs_.measures || MeasuresMassOfRow(at.position, row.prompt_tokens, at.row);
   }
   return Variant(bucket_rows);
 }
@@ -302,15 +325,21 @@ absl::Status LocalSelection::PrepareGraphs() {
   const SelectionSpec& spec = shape_.selection;
   if (IsDense(spec) || !Serves(table_, shape_, spec).ok()) return absl::OkStatus();
   WINNOW_ASSIGN_OR_RETURN(const Kind* kind, KindOf(spec));
+  // While some rows still attend to everything, others select.
+  const std::vector<bool> with_dense =
+      spec.dense_below_tokens > 0 ? std::vector<bool>{false, true} : std::vector<bool>{false};
   for (uint32_t keys = kLeastBucketKeys;; keys *= 2) {
-    for (const bool measures : {false, true}) {
-      for (const int bucket : DecodeGraph::kBuckets) {
-        const int rows = std::min(bucket, shape_.max_rows);
-        needs_ = {.greatest_position = keys - 1, .measures = measures};
-        needs_.kinds[kind->index] = true;
-        needs_.least_position.fill(keys / 2);
-        WINNOW_RETURN_IF_ERROR(graph_->Prepare(rows, Variant(rows)));
-        if (bucket >= shape_.max_rows) break;
+    for (const bool has_dense : with_dense) {
+      for (const bool measures : {false, true}) {
+        if (keys <= spec.dense_below_tokens) continue;
+        for (const int bucket : DecodeGraph::kBuckets) {
+          const int rows = std::min(bucket, shape_.max_rows);
+          needs_ = {.greatest_position = keys - 1, .measures = measures, .has_dense = has_dense};
+          needs_.kinds[kind->index] = true;
+          needs_.least_position.fill(keys / 2);
+          WINNOW_RETURN_IF_ERROR(graph_->Prepare(rows, Variant(rows)));
+          if (bucket >= shape_.max_rows) break;
+        }
       }
     }
     if (keys >= shape_.max_context_tokens) return absl::OkStatus();
@@ -341,8 +370,8 @@ void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
 std::optional<uint64_t> LocalSelection::TakeReadback(const Readback& readback, int row, uint32_t position,
                                                      std::vector<float>& masses) const {
   const Row& of = rows_[row];
-  if (of.kind == nullptr || !readback.of_kind[of.kind->index]) return std::nullopt;
-  if (!MeasuresMass(of.spec, position, of.prompt_tokens)) return std::nullopt;
+  if (!of.sequence.has_value() || !readback.of_kind[of.kind->index]) return std::nullopt;
+  if (!MeasuresMassOfRow(position, of.prompt_tokens, row)) return std::nullopt;
   const cuda::ExchangeShape exchange = Exchange(shape_);
   const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
   const size_t count_bytes = shape_.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t);

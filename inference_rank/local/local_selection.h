@@ -55,11 +55,16 @@ class LocalSelection {
   // Of the graph whose steps these selections are a part of. Before anything else.
   void JoinGraph(DecodeGraph& graph) { graph_ = &graph; }
 
-  // The sequence's rows below its position are in its pages: they are indexed. RESOURCE_EXHAUSTED while there are
-  // kMaxKinds others. Enqueued on `stream`.
-  absl::Status Sit(int row, const StepSequence& sequence, cuda::Stream stream);
+  // A sequence takes a row. RESOURCE_EXHAUSTED while there are kMaxKinds others.
+  absl::Status Sit(int row, const StepSequence& sequence);
   void Leave(int row, cuda::Stream stream);
-  bool Sits(int row) const { return rows_[row].kind != nullptr; }
+  // Whether the row's selections begin with this position: it is not one of those that the specification leaves dense,
+  // and nothing has been selected for the row before.
+  bool BeginsAt(int row, uint32_t position) const;
+  // The sequence's rows below `position` are in its pages: they are indexed, and its next step selects. Enqueued.
+  absl::Status Begin(int row, uint32_t position, cuda::Stream stream);
+  // Once it has begun: what surrounds its selections.
+  cuda::RowWindow WindowOf(int row) const;
 
   // What the step of these rows is captured for: (row, position), those of dense sequences as well.
   struct RowAt {
@@ -94,9 +99,11 @@ class LocalSelection {
     std::unique_ptr<ColocatedSelection> colocated;
   };
   struct Row {
-    Kind* kind = nullptr;  // null: dense, or nobody's
-    uint32_t sequence = 0;
+    Kind* kind = nullptr;                             // null: dense, or nobody's
+    std::optional<uint32_t> sequence = std::nullopt;  // in the index; none while the row is dense
     SelectionSpec spec;
+    std::vector<uint32_t> pages;  // as of StepSequence, until the sequence is in the index
+    uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
   };
   // Several kinds in one step.

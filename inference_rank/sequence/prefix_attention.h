@@ -35,7 +35,7 @@ struct PrefixCase {
 
 // Of cache ranks whose threads are as fast as this rank's: each of `shards` does its share of the work, and the last
 // one counts. It takes a quarter longer there: the prompt waits for whole frames, and 1,024 tokens behind 8,064 took
-// that on the same cores (docs/benchmarks.md).
+// that on the same cores.
 struct PrefixShard {
   double share = 1;  // of the kv heads
   int threads = 1;

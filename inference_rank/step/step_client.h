@@ -19,6 +19,7 @@ struct StepRow {
   uint32_t position = 0;  // of that token
   // How the row's next token is drawn; nullopt: the host chooses it from the logits.
   std::optional<TokenDraw> draw = std::nullopt;
+  bool wants_logits = false;  // although it is drawn
 };
 
 // A sequence that takes a row of the batch.
@@ -40,8 +41,9 @@ struct StepSelection {
 // A step is launched without waiting for the one before it: its state lies on the device, where a drawn token enters
 // the next step. Engine thread.
 //
-// Per step: Plan on the host, Launch, and later, in the order of the launches, Complete. At most kMaxStepsUnderWay
-// steps may be between the two. What is enqueued elsewhere on the device between two launches runs between the two
+// Per step: Plan on the host, Launch, which computes the logits, Draw, which may come later, and in the order of the
+// launches Complete. At most kMaxStepsUnderWay steps may be between Launch and Complete, and only the last of them not
+// be drawn yet. What is enqueued elsewhere on the device between two launches runs between the two
 // steps, so that slots of a sequence that has ended may be given to another one at once.
 class StepClient {
  public:
@@ -51,6 +53,7 @@ class StepClient {
 
   // Sequences that a step can hold: rows 0 .. max_rows() - 1.
   virtual int max_rows() const = 0;
+  virtual uint32_t vocab_size() const = 0;
   // Entries of a list's page table.
   virtual uint32_t pages_per_list() const = 0;
 
@@ -65,14 +68,20 @@ class StepClient {
 
   // Says what the next step computes. Rows that are not named sit it out.
   virtual void Plan(std::span<const StepRow> rows) = 0;
-  // Launches the step that was planned. An error is the device's, for good.
+  // Launches the step that was planned, up to its logits. An error is the device's, for good.
   virtual absl::Status Launch() = 0;
+  // Of the step launched last, until it is drawn: which tokens the row may draw, for the host to say: bit i % 64 of
+  // word i / 64 is token i's. [(vocab_size + 63) / 64], undefined before.
+  virtual std::span<uint64_t> token_mask(int row) = 0;
+  // Has the step launched last draw its tokens, those rows from their masks, each of which has a token. Errors
+  // likewise.
+  virtual absl::Status Draw(std::span<const int> masked_rows) = 0;
 
   // Waits for the oldest step that is under way. What the calls below return is valid until the next Launch but one.
   virtual absl::Status Complete() = 0;
   // Of the step completed last. Of rows with a draw:
   virtual uint32_t drawn_token(int row) const = 0;
-  // Of rows without one: [vocab_size], the caller's to change. They are valid until the row is planned again.
+  // Of rows without one, and of those that want them: [vocab_size], the caller's to change.
   virtual std::span<float> logits(int row) const = 0;
   // The row's K and V: [num_layers][num_kv_heads] rows of the KV layout.
   virtual const std::byte* kv_rows(int row) const = 0;

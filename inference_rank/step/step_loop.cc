@@ -70,6 +70,7 @@ std::optional<StepRow> StepLoop::NextRow(const Sequence& sequence) const {
   if (sequence.cancelled || !sequence.failure.ok()) return std::nullopt;
   StepRow next{.row = sequence.step_row, .position = sequence.next_position + sequence.steps_under_way};
   next.draw = callbacks_.draw_for(sequence, next.position);
+  next.wants_logits = sequence.top_logprobs.has_value();
   if (next.position < sequence.known_tokens()) {
     next.token_id = sequence.token_at(next.position);
     return next;
@@ -88,6 +89,7 @@ bool StepLoop::Turn(std::span<Sequence* const> rows) {
   Launch(rows);
   const bool launched = steps_.size() > before;
   if (before > 0) Complete();
+  if (awaits_draw_) Draw();
   return launched || before > 0;
 }
 
@@ -97,13 +99,20 @@ void StepLoop::Drain() {
 
 void StepLoop::Launch(std::span<Sequence* const> rows) {
   planned_.clear();
+  bool awaits_draw = false;
   Step step{.number = num_steps_ + 1, .rows = {}};
   for (Sequence* sequence : rows) {
     const std::optional<StepRow> next = NextRow(*sequence);
     if (!next.has_value()) continue;
     planned_.push_back(*next);
-    step.rows.push_back(
-        {.sequence = sequence, .row = next->row, .position = next->position, .is_drawn = next->draw.has_value()});
+    const bool is_restricted = next->draw.has_value() && callbacks_.is_restricted(*sequence, next->position);
+    awaits_draw |= is_restricted;
+    step.rows.push_back({.sequence = sequence,
+                         .row = next->row,
+                         .position = next->position,
+                         .is_drawn = next->draw.has_value(),
+                         .is_restricted = is_restricted,
+                         .has_logits = next->wants_logits});
   }
   if (planned_.empty()) return;
   const TimelineSpan span(metrics_.timeline, Span::kLaunchStep, kNoLayer, step.number,
@@ -113,6 +122,25 @@ void StepLoop::Launch(std::span<Sequence* const> rows) {
   for (const StepOf& of : step.rows) ++of.sequence->steps_under_way;
   ++num_steps_;
   steps_.push_back(std::move(step));
+  awaits_draw_ = awaits_draw;
+  if (!awaits_draw_) Draw();
+}
+
+void StepLoop::Draw() {
+  awaits_draw_ = false;
+  masked_rows_.clear();
+  for (const StepOf& of : steps_.back().rows) {
+    if (!of.is_restricted || of.sequence == nullptr || of.sequence->cancelled || !of.sequence->failure.ok()) continue;
+    WINNOW_CHECK(of.sequence->known_tokens() == of.position + 1);
+    const absl::Status filled =
+        callbacks_.fill_mask(*of.sequence, of.position, client_.vocab_size(), client_.token_mask(of.row));
+    if (filled.ok()) {
+      masked_rows_.push_back(of.row);
+    } else {
+      of.sequence->Fail(filled, /*can_retry=*/false);
+    }
+  }
+  (void)client_.Draw(masked_rows_);  // an error is the device's failure, which ends the rank
 }
 
 void StepLoop::Complete() {
@@ -157,11 +185,8 @@ void StepLoop::TakeRow(const StepOf& of) {
   ++sequence.next_position;
   ++sequence.decode_steps;
   if (sequence.next_position != sequence.known_tokens()) return;
-  if (of.is_drawn) {
-    callbacks_.take_token(sequence, client_.drawn_token(of.row), {});
-  } else {
-    callbacks_.take_token(sequence, std::nullopt, client_.logits(of.row));
-  }
+  const std::span<float> logits = of.is_drawn && !of.has_logits ? std::span<float>() : client_.logits(of.row);
+  callbacks_.take_token(sequence, of.is_drawn ? std::optional(client_.drawn_token(of.row)) : std::nullopt, logits);
 }
 
 // Lists that attend to everything hold all of the mass.

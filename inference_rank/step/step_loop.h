@@ -16,10 +16,13 @@
 
 namespace winnow {
 
-// Runs the decode steps of sequences whose KV lies where they are computed (SlotOrder::kByPosition), ahead of what the host knows: the next step
-// is launched before the tokens of the one under way have come. A sequence holds a row of the batch from its first such
-// step until it leaves. Where its answer ends with a token that the host has yet to see, the step launched meanwhile
-// has computed one row too many, which is dropped.
+// Runs the decode steps of sequences whose KV lies where they are computed (SlotOrder::kByPosition), ahead of what the
+// host knows: the next step is launched before the tokens of the one under way have come. A sequence holds a row of the
+// batch from its first such step until it leaves. Where its answer ends with a token that the host has yet to see, the
+// step launched meanwhile has computed one row too many, which is dropped.
+//
+// What a row may draw can depend on the token before (a grammar, words that are not to be said). The step that draws is
+// then launched up to its logits, and what the rows may draw is worked out while they are computed.
 //
 // The rows of a step go to the cache ranks once the host has them, one step late, so that there every sequence stands
 // as it would after a step by frames: what needs it (another rank that attaches, a fork, a sequence that resumes) finds
@@ -27,9 +30,16 @@ namespace winnow {
 class StepLoop {
  public:
   struct Callbacks {
-    // How the token that follows `position` is drawn; nullopt: from the logits.
+    // How the token that follows `position` is drawn; nullopt: the host chooses it from the logits.
     std::function<std::optional<TokenDraw>(const Sequence& sequence, uint32_t position)> draw_for;
-    // The newest position's token has come: as drawn, or the logits to choose it from.
+    // Whether only some tokens may follow `position`. The tokens before need not be known yet.
+    std::function<bool(const Sequence& sequence, uint32_t position)> is_restricted;
+    // Which ones, as StepClient::token_mask() has them; what is known of the sequence ends at `position`. An error,
+    // such as that there are none, is the sequence's.
+    std::function<absl::Status(Sequence& sequence, uint32_t position, uint32_t vocab_size, std::span<uint64_t> mask)>
+        fill_mask;
+    // The newest position's token has come: as drawn, or to be chosen from the logits, which rows that want them get
+    // with their draw.
     std::function<void(Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits)> take_token;
   };
 
@@ -60,6 +70,8 @@ class StepLoop {
     int row = 0;
     uint32_t position = 0;
     bool is_drawn = false;  // on the device
+    bool is_restricted = false;
+    bool has_logits = false;
   };
   struct Step {
     uint64_t number = 0;
@@ -70,6 +82,8 @@ class StepLoop {
   std::optional<StepRow> NextRow(const Sequence& sequence) const;
   const StepOf* UnderWay(const Sequence& sequence) const;
   void Launch(std::span<Sequence* const> rows);
+  // Has the step launched last draw its tokens.
+  void Draw();
   void Complete();
   void TakeRow(const StepOf& of);
   void CountSelection(Sequence& sequence, const StepOf& of);
@@ -82,7 +96,9 @@ class StepLoop {
 
   std::vector<Sequence*> holders_;  // [max_rows]
   int num_sequences_ = 0;
-  std::deque<Step> steps_;  // under way, oldest first
+  std::deque<Step> steps_;    // under way, oldest first
+  bool awaits_draw_ = false;  // of the last of them
+  std::vector<int> masked_rows_;
   uint64_t num_steps_ = 0;
   // Of the step at hand:
   std::vector<StepRow> planned_;

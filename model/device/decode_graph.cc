@@ -384,7 +384,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, const StepShape& step) {
   if (parts.Has(DecodePart::kFinalNorm) && !sums) layers_.FinalNorm(stream, num_rows);
   if (parts.Has(DecodePart::kLmHead)) layers_.LmHead(stream, num_rows);
   if (sums) GatherLogits(stream, num_rows);
-  if (parts.Has(DecodePart::kSample)) {
+  if (parts.Has(DecodePart::kSample) && !options_.draws_apart) {
     layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
   }
   if (digests) published_->Hold(stream);
@@ -410,6 +410,11 @@ absl::Status DecodeGraph::Step(int num_rows, const DecodeVariant& variant) {
   WINNOW_RETURN_IF_ERROR(Prepare(num_rows, variant));
   graphs_[{BucketFor(num_rows), variant.key}]->Launch(stream_);
   return absl::OkStatus();
+}
+
+void DecodeGraph::DrawTokens(int num_rows, const TokenMasks& masks) {
+  WINNOW_CHECK(options_.draws_apart);
+  layers_.Sample(stream_, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs, masks);
 }
 
 void DecodeGraph::ForgetVariants(uint64_t bits) {

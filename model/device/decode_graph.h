@@ -92,6 +92,8 @@ struct DecodeGraphOptions {
   // kDense, and kColocated over rows in place, with slots of bf16: device memory that the K and V of a step's rows go
   // to as well, [max_rows][num_layers][num_kv_heads] rows. Null: they go to their slots alone.
   void* row_copies = nullptr;
+  // Steps end with their logits, and DrawTokens draws: masks that the host works out meanwhile can still take part.
+  bool draws_apart = false;
   bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/step/row_digest.h)
 };
 
@@ -153,6 +155,9 @@ class DecodeGraph {
   // Enqueues one step for the first `num_rows` rows, on stream(); captures its bucket's graph the first time.
   absl::Status Step(int num_rows) { return Step(num_rows, Default()); }
   absl::Status Step(int num_rows, const DecodeVariant& variant);
+  // With draws_apart: draws the tokens of the step enqueued last, for as many rows, which enter the next step.
+  // Enqueued.
+  void DrawTokens(int num_rows, const TokenMasks& masks);
   // Forgets the graphs of variants whose key has one of these bits. None of them may be under way.
   void ForgetVariants(uint64_t bits);
 

@@ -322,14 +322,17 @@ void DeviceLayers::Logits(cuda::Stream stream, int num_rows) {
 }
 
 void DeviceLayers::Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids,
-                          float* logprobs) {
+                          float* logprobs, const TokenMasks& masks) {
   table_.elementwise->sample(stream, {.logits = logits_,
                                       .num_rows = num_rows,
                                       .vocab_size = config().vocab_size,
                                       .rows = rows,
                                       .token_ids = token_ids,
                                       .logprobs = logprobs,
-                                      .scratch = sample_scratch_});
+                                      .scratch = sample_scratch_,
+                                      .masks = masks.words,
+                                      .mask_words = TokenMasks::WordsPerRow(config().vocab_size),
+                                      .masked_rows = masks.rows});
 }
 
 }  // namespace winnow

@@ -51,6 +51,13 @@ struct ChunkKvView {
   uint32_t streaming_sinks = 0;
 };
 
+// Which tokens rows of a step may draw.
+struct TokenMasks {
+  const uint64_t* words = nullptr;  // device, [num_rows][WordsPerRow]: bit i % 64 of word i / 64 is token i's
+  uint64_t rows = 0;                // bit i: row i draws from its mask, the others from all tokens
+  static int WordsPerRow(int vocab_size) { return (vocab_size + 63) / 64; }
+};
+
 struct DeviceLayerOptions {
   int max_decode_rows = kMaxGraphRows;
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
@@ -108,7 +115,8 @@ class DeviceLayers {
   void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
                     bool norms_next = false);
   void Logits(cuda::Stream stream, int num_rows);
-  void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs);
+  void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs,
+              const TokenMasks& masks = {});
 
   // The steps of which ProjectQkv, OutputAndMlp and Logits consist, for who times them one by one.
   void InputNorm(cuda::Stream stream, int layer, int num_rows);

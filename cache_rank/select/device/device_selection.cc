@@ -343,6 +343,7 @@ cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, i
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
     params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
     params.max_budget = exchange_.max_budget;
+    params.staggers = true;
   } else {
     params.residency = plan_->residency(layer);
   }

@@ -56,6 +56,7 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
   const bool units_in_place = whole_pages && in_place;
   if (spec.list_per == ListPer::kQueryHead && !units_in_place) return refuse("list_per query-head");
   if (spec.reuse_interval != 1 && !units_in_place) return refuse("reuse_interval above 1");
+  if (spec.dense_below_tokens > 0 && !in_place) return refuse("dense_below_tokens");
   if (spec.transfer == Transfer::kFull) return refuse("transfer full");
   if (WaitsForVerdict(spec)) return refuse("min_captured_mass and correction");
   const auto streams = [](uint32_t budget) { return budget == 0; };

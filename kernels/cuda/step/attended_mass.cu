@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads) AttendedMass(const AttendedMassParam
   const uint32_t position = p.positions[row], plan = *p.plan;
   const SelectionList list = p.lists[index];
   const bool measures = position != kNoPosition && list.last > list.first && list.last - list.first > list.budget &&
-                        (position % p.interval == 0 || position < p.prompt_tokens[row] + p.interval);
+                        MeasuresAt(p, row, position);
   MeasuredMass* const peer =
       p.peer_masses == nullptr || position == kNoPosition ? nullptr : p.peer_masses + plan % 2 * p.peer_stride + index;
   const auto tell = [&](float mass) {

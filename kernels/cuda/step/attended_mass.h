@@ -16,8 +16,8 @@ struct MeasuredMass {
 // Captured mass of what the rows of a plan attend to in one layer: the share of the softmax of their real queries over
 // rows [0, position] that sinks, the selected rows and the recent window hold, averaged over the group. Rows [0,
 // position] are in the store. What was selected is what the plan's diff has left in the residency, or, where rows are
-// attended to in place, what `selected` names. Measured are lists
-// that select (more rows between `first` and `last` than their budget), at positions that MeasuresMass
+// attended to in place, what `selected` names. Measured are lists that select (more rows between `first` and `last`
+// than their budget), at positions that MeasuresMass or, with `staggers`, MeasuresMassOfRow
 // (common/selection/mass_positions.h) names; all others get NaN.
 struct AttendedMassParams {
   const SelectionList* lists = nullptr;  // [num_rows, num_kv_heads]
@@ -33,19 +33,27 @@ struct AttendedMassParams {
   const uint32_t* positions = nullptr;  // [num_rows], kNoPosition: nobody
   const uint32_t* prompt_tokens = nullptr;  // [num_rows]
   uint32_t interval = 0;
+  bool staggers = false;                     // whether rows have their turns
   const ResidencyList* residency = nullptr;  // [num_rows, num_kv_heads]; null: in place
   const uint32_t* selected = nullptr;        // [num_rows, num_kv_heads, max_budget] positions
   const uint32_t* counts = nullptr;          // [num_rows, num_kv_heads] of those, count_stride words apart
   uint32_t count_stride = 1;
   uint32_t max_budget = 0;
-  const uint32_t* plan = nullptr;            // one word
-  MeasuredMass* masses = nullptr;            // [num_rows, num_kv_heads]
-  MeasuredMass* peer_masses = nullptr;       // of even plans, those of odd ones peer_stride behind; may be null. Rows
-                                             // without a position are left out
+  const uint32_t* plan = nullptr;       // one word
+  MeasuredMass* masses = nullptr;       // [num_rows, num_kv_heads]
+  MeasuredMass* peer_masses = nullptr;  // of even plans, those of odd ones peer_stride behind; may be null. Rows
+                                        // without a position are left out
   int64_t peer_stride = 0;
   uint32_t* arrivals = nullptr;  // [num_rows, num_kv_heads] zeroed once when it is allocated, for one stream
   void* scratch = nullptr;       // mass_scratch_bytes, likewise, without being zeroed
 };
+
+constexpr bool MeasuresAt(const AttendedMassParams& p, uint32_t row, uint32_t position) {
+  const bool is_first = position < p.prompt_tokens[row] + p.interval;
+  if (!p.staggers) return position % p.interval == 0 || is_first;
+  const uint32_t at = position + row;
+  return at % p.interval == 0 || position == p.prompt_tokens[row] || (is_first && at % 4 == 0);
+}
 
 struct AttendedMassKernels {
   size_t (*mass_scratch_bytes)(const AttendedMassParams&);

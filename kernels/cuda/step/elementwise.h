@@ -84,13 +84,18 @@ struct SampleRow {
   uint64_t seed = 0;
 };
 struct SampleParams {
-  const float* logits = nullptr;  // [num_rows, vocab_size]
+  float* logits = nullptr;  // [num_rows, vocab_size]; of a masked row, what may not be drawn becomes -inf
   int num_rows = 0;
   int vocab_size = 0;
   const SampleRow* rows = nullptr;  // [num_rows] device
   uint32_t* token_ids = nullptr;    // [num_rows] device
   float* logprobs = nullptr;        // [num_rows] natural log of the token's probability at temperature 1; may be null
   void* scratch = nullptr;          // sample_scratch_bytes; null where that is 0
+  // Which tokens may be drawn, for rows whose bit is set in masked_rows: bit i % 64 of word i / 64 is token i's. Such
+  // rows are among the first 64. At least one token may be drawn.
+  const uint64_t* masks = nullptr;  // [num_rows][mask_words] device
+  int mask_words = 0;               // (vocab_size + 63) / 64
+  uint64_t masked_rows = 0;
 };
 
 struct ElementwiseKernels {

@@ -359,6 +359,14 @@ class RowSampler {
   int parity_ = 0;
 };
 
+// Takes what a row's mask leaves out of this CTA's run of logits.
+__device__ void ApplyMask(float* logits, uint32_t first, uint32_t count, const uint64_t* mask) {
+  for (uint32_t i = threadIdx.x; i < count; i += kThreads) {
+    const uint32_t id = first + i;
+    if ((mask[id / 64] >> (id % 64) & 1) == 0) logits[i] = -INFINITY;
+  }
+}
+
 // With `copies`, logits are copied to shared memory first; else they are read where they are, again and again.
 template <int kCtas>
 __global__ void __launch_bounds__(kThreads, 1) SampleKernel(SampleParams p, uint32_t cta_tokens, bool copies) {
@@ -370,7 +378,12 @@ __global__ void __launch_bounds__(kThreads, 1) SampleKernel(SampleParams p, uint
   const uint32_t vocab_size = p.vocab_size;
   const uint32_t first = min(blockIdx.x % kCtas * cta_tokens, vocab_size);
   const uint32_t count = min(cta_tokens, vocab_size - first);
-  const float* logits = p.logits + static_cast<size_t>(row) * vocab_size + first;
+  float* const own_logits = p.logits + static_cast<size_t>(row) * vocab_size + first;
+  if (row < 64 && (p.masked_rows >> row & 1) != 0) {
+    ApplyMask(own_logits, first, count, p.masks + static_cast<size_t>(row) * p.mask_words);
+    __syncthreads();
+  }
+  const float* logits = own_logits;
   if (copies) {
 #pragma unroll 16
     for (uint32_t i = threadIdx.x; i < count; i += kThreads) copied[i] = logits[i];

@@ -32,7 +32,7 @@ struct Simulated {
       if (p < attach_position) continue;
       for (size_t list = 0; list < lists; ++list) {
         const uint32_t budget = spec.head_budgets.empty() ? spec.budget_tokens : spec.head_budgets[list];
-        const bool dense = window - spec.sink_tokens <= budget;
+        const bool dense = window - spec.sink_tokens <= budget || (budget > 0 && anchor < spec.dense_below_tokens);
         const bool streams = budget == 0;
         const bool chooses = !dense && !streams;
         ASSERT_EQ(AttendsEverything(spec, list, p, prompt_tokens), dense) << p << " list " << list;
@@ -58,14 +58,17 @@ TEST(AttendedSet, FollowsFromLivingThroughTheSequence) {
   for (const uint32_t reuse : {1u, 2u, 4u, 7u, 16u}) {
     for (const Predictor predictor : {Predictor::kExact, Predictor::kFixed}) {
       for (const auto& budgets : {std::vector<uint32_t>{}, std::vector<uint32_t>{0, 1, 40, 100, 5000}}) {
-        const SelectionSpec spec{.predictor = predictor,
-                                 .budget_tokens = 64,
-                                 .head_budgets = budgets,
-                                 .sink_tokens = 6,
-                                 .recent_tokens = 40,
-                                 .reuse_interval = reuse};
-        for (const uint32_t prompt : {1u, 39u, 130u, 301u}) {
-          for (const uint32_t later : {0u, 1u, 5u, 60u}) Simulated{spec, prompt, prompt + later}.Run(prompt + 400);
+        SelectionSpec spec{.predictor = predictor,
+                           .budget_tokens = 64,
+                           .head_budgets = budgets,
+                           .sink_tokens = 6,
+                           .recent_tokens = 40,
+                           .reuse_interval = reuse};
+        for (const uint32_t dense_below : {0u, 45u, 230u}) {
+          spec.dense_below_tokens = dense_below;
+          for (const uint32_t prompt : {1u, 39u, 130u, 301u}) {
+            for (const uint32_t later : {0u, 1u, 5u, 60u}) Simulated{spec, prompt, prompt + later}.Run(prompt + 400);
+          }
         }
       }
     }
@@ -114,6 +117,21 @@ TEST(AttendedSet, PoolsCoverWhatAListMaySelect) {
   EXPECT_EQ(PoolSlots(spec, 1, 5000, 4), 80u) << "budgets may grow";
   const SelectionSpec dense{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
   EXPECT_EQ(PoolSlots(dense, 7, 5000, 4), 4996u);
+}
+
+TEST(AttendedSet, PoolsCoverWhatDensePositionsAttendTo) {
+  SelectionSpec spec{
+      .budget_tokens = 100, .head_budgets = {0, 10}, .sink_tokens = 4, .recent_tokens = 32, .pool_factor = 1.5f};
+  for (const uint32_t reuse : {1u, 4u}) {
+    spec.reuse_interval = reuse;
+    spec.dense_below_tokens = 1000;
+    EXPECT_EQ(PoolSlots(spec, 0, 5000, 4), 0u) << "a streaming head stays one";
+    uint32_t last = 500;
+    while (AttendsEverything(spec, 1, last + 1, 500)) ++last;
+    EXPECT_GE(last, 999u);
+    EXPECT_GE(PoolSlots(spec, 1, 5000, 4), PooledEnd(spec, last, 500) - spec.sink_tokens);
+    EXPECT_EQ(PoolSlots(spec, 1, 700, 4), 696u);
+  }
 }
 
 TEST(AttendedSet, PoolsCoverWhatTheQueryHeadsOfAGroupMaySelectTogether) {

@@ -334,6 +334,24 @@ TEST_P(EngineTakeover, ARankThatLosesTheSequenceToAnotherSaysThatItMayBeTriedAga
   EXPECT_EQ(second->listener->AwaitEnd(5).ids, From(expected, 2));
 }
 
+// A call that opened the sequence, and whose undoing is still on its way, has its number.
+TEST_P(EngineTakeover, ANumberThatIsTakenMeansToBeginAnewWithAnother) {
+  const TokenIds expected = Undisturbed(0);
+  const std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+  first->listener->slow_from = 2;
+  Submit(*first, 5, 5, Sample(0));
+  first->listener->AwaitTokens(5, 2);
+  Submit(*second, 6, 5, Sample(0));
+  const Listener::Heard refused = second->listener->AwaitEnd(6);
+  ASSERT_TRUE(refused.failed.has_value());
+  EXPECT_TRUE(refused.failed->retryable());
+  EXPECT_TRUE(refused.failed->sequence_lost()) << "whoever tries again takes another number";
+  Submit(*second, 7, 6, Sample(0));
+  EXPECT_EQ(second->listener->AwaitEnd(7).ids, expected);
+  first->listener->slow_from = SIZE_MAX;
+  EXPECT_EQ(first->listener->AwaitEnd(5).ids, expected) << "the one that has the number goes on";
+}
+
 // A cache rank that has attached a sequence, and is gone before the other side hears of it, and before any row has
 // left.
 class GoneAtAttach final : public v1::CacheService::Service {

@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "inference_rank/memory/slot_pool.h"
@@ -28,6 +29,7 @@ uint32_t TokenAfter(uint32_t token, uint32_t position) {
 class FakeDevice final : public StepClient {
  public:
   int max_rows() const override { return 3; }
+  uint32_t vocab_size() const override { return kVocab; }
   uint32_t pages_per_list() const override { return 2; }
   absl::Status Serves(const SelectionSpec&) const override { return absl::OkStatus(); }
   absl::Status SetRow(int row, const StepSequence& sequence) override {
@@ -39,6 +41,7 @@ class FakeDevice final : public StepClient {
   void ClearRow(int row) override { cleared.push_back(row); }
   void Plan(std::span<const StepRow> rows) override { planned_.assign(rows.begin(), rows.end()); }
   absl::Status Launch() override {
+    EXPECT_FALSE(awaits_draw_) << "the step before has not drawn";
     std::string what;
     Step step;
     for (const StepRow& row : planned_) {
@@ -52,10 +55,24 @@ class FakeDevice final : public StepClient {
     }
     launched.push_back(what);
     under_way_.push_back(step);
+    awaits_draw_ = true;
     EXPECT_LE(under_way_.size(), static_cast<size_t>(kMaxStepsUnderWay));
     return absl::OkStatus();
   }
+  std::span<uint64_t> token_mask(int row) override { return masks_[row]; }
+  // A row with a mask draws the first token that it may.
+  absl::Status Draw(std::span<const int> masked_rows) override {
+    EXPECT_TRUE(awaits_draw_);
+    awaits_draw_ = false;
+    for (const int row : masked_rows) {
+      uint32_t id = 0;
+      while ((masks_[row][id / 64] >> (id % 64) & 1) == 0) ++id;
+      tokens_[row] = under_way_.back().drawn[row] = id;
+    }
+    return absl::OkStatus();
+  }
   absl::Status Complete() override {
+    EXPECT_FALSE(awaits_draw_ && under_way_.size() == 1);
     completed_ = under_way_.front();
     under_way_.pop_front();
     return fails ? absl::InternalError("the device is gone") : absl::OkStatus();
@@ -88,6 +105,8 @@ class FakeDevice final : public StepClient {
   std::map<int, uint32_t> tokens_;
   std::deque<Step> under_way_;
   Step completed_;
+  std::array<std::array<uint64_t, 2>, 3> masks_ = {};
+  bool awaits_draw_ = false;
   mutable std::vector<float> logits_;
 };
 
@@ -98,8 +117,19 @@ class StepLoopTest : public testing::Test {
         transport_(NewInprocTransport({.incarnation = 1})),
         loop_(device_, StepRowsSender(*transport_, layout_, {}), layout_,
               {.draw_for =
-                   [](const Sequence& sequence, uint32_t) {
-                     return sequence.top_logprobs.has_value() ? std::nullopt : std::optional<TokenDraw>(TokenDraw());
+                   [this](const Sequence& sequence, uint32_t) {
+                     return chosen_.contains(&sequence) ? std::nullopt : std::optional<TokenDraw>(TokenDraw());
+                   },
+               .is_restricted = [this](const Sequence& sequence, uint32_t) { return restricted_.contains(&sequence); },
+               .fill_mask =
+                   [](Sequence& sequence, uint32_t, uint32_t vocab_size, std::span<uint64_t> mask) {
+                     EXPECT_EQ(vocab_size, kVocab);
+                     // What it holds already, plus one: a function of its last token.
+                     const uint32_t only = (sequence.generated.back() + 1) % kVocab;
+                     if (only == 0) return absl::FailedPreconditionError("nothing may follow");
+                     mask[0] = mask[1] = 0;
+                     mask[only / 64] = uint64_t{1} << (only % 64);
+                     return absl::OkStatus();
                    },
                .take_token =
                    [this](Sequence& sequence, std::optional<uint32_t> drawn, std::span<float> logits) {
@@ -108,6 +138,7 @@ class StepLoopTest : public testing::Test {
                              ? *drawn
                              : static_cast<uint32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
                      sequence.generated.push_back(token);
+                     logits_taken_ += !logits.empty();
                      const bool stops = token == stop_token_;
                      if (stops || sequence.generated.size() >= sequence.stopping.max_tokens()) {
                        sequence.cancelled = true;
@@ -157,6 +188,8 @@ class StepLoopTest : public testing::Test {
   InferenceRankMetrics metrics_{2};
   FakeDevice device_;
   uint32_t stop_token_ = kVocab;
+  std::set<const Sequence*> chosen_, restricted_;
+  size_t logits_taken_ = 0;
   std::vector<std::unique_ptr<Sequence>> sequences_;
   StepLoop loop_;
 };
@@ -240,13 +273,61 @@ TEST_F(StepLoopTest, KnownTokensAreComputedAgainWithoutBeingDrawn) {
 TEST_F(StepLoopTest, ARowWhoseTokenTheHostChoosesTakesPartOnceItHasBeenChosen) {
   Sequence& drawn = NewSequence(10, 20);
   Sequence& chosen = NewSequence(20, 4);
-  chosen.top_logprobs = 2;
+  chosen_.insert(&chosen);
   for (int i = 0; i < 6; ++i) Turn();
   EXPECT_THAT(device_.launched, ElementsAre("0@10! 1@20!", "0@11", "0@12 1@21!", "0@13", "0@14 1@22!", "0@15"));
   EXPECT_THAT(chosen.generated, ElementsAre(3, 20 * 11 % kVocab, 21 * 11 % kVocab, 22 * 11 % kVocab));
   while (Turn()) {
   }
   EXPECT_EQ(drawn.generated, Tokens(10, 3, 20)) << "the others do not wait for it";
+}
+
+TEST_F(StepLoopTest, WhatARowMayDrawIsWorkedOutWhileItsStepIsComputed) {
+  Sequence& drawn = NewSequence(10, 6);
+  Sequence& restricted = NewSequence(20, 6, {40});
+  restricted_.insert(&restricted);
+  while (Turn()) {
+  }
+  EXPECT_THAT(restricted.generated, ElementsAre(40, 41, 42, 43, 44, 45));
+  EXPECT_EQ(drawn.generated, Tokens(10, 3, 6));
+  EXPECT_THAT(device_.launched, ElementsAre("0@10! 1@20!", "0@11 1@21", "0@12 1@22", "0@13 1@23", "0@14 1@24"))
+      << "no step waits for the host";
+}
+
+TEST_F(StepLoopTest, ARowThatMayDrawNothingFailsAlone) {
+  Sequence& restricted = NewSequence(20, 6, {kVocab - 2});
+  restricted_.insert(&restricted);
+  Sequence& drawn = NewSequence(10, 6);
+  for (int i = 0; i < 3; ++i) Turn();
+  EXPECT_EQ(restricted.failure.message(), "nothing may follow");
+  EXPECT_THAT(restricted.generated, ElementsAre(kVocab - 2, kVocab - 1));
+  restricted.cancelled = true;
+  while (Turn()) {
+  }
+  EXPECT_EQ(drawn.generated, Tokens(10, 3, 6));
+}
+
+TEST_F(StepLoopTest, ARestrictedRowThatLeavesInMidStepHasNoMask) {
+  Sequence& restricted = NewSequence(20, 9, {40});
+  restricted_.insert(&restricted);
+  Turn();
+  stop_token_ = 41;  // comes while the next step is computed
+  Turn();
+  EXPECT_TRUE(restricted.cancelled);
+  while (Turn()) {
+  }
+  EXPECT_THAT(restricted.generated, ElementsAre(40, 41));
+  EXPECT_TRUE(loop_.idle());
+}
+
+TEST_F(StepLoopTest, RowsThatWantTheirLogitsAreDrawnAllTheSame) {
+  Sequence& sequence = NewSequence(10, 4);
+  sequence.top_logprobs = 2;
+  while (Turn()) {
+  }
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 4));
+  EXPECT_EQ(logits_taken_, 3u);
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!", "0@11", "0@12"));
 }
 
 TEST_F(StepLoopTest, AdmitsAsManyAsTheDeviceHasRows) {

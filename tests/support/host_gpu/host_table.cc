@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -165,7 +166,13 @@ uint32_t DrawToken(const cuda::SampleRow& row, std::vector<float> logits) {
 
 void Sample(Stream, const cuda::SampleParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
-    const float* logits = p.logits + static_cast<size_t>(row) * p.vocab_size;
+    float* const logits = p.logits + static_cast<size_t>(row) * p.vocab_size;
+    if (row < 64 && (p.masked_rows >> row & 1) != 0) {
+      const uint64_t* const mask = p.masks + static_cast<size_t>(row) * p.mask_words;
+      for (int id = 0; id < p.vocab_size; ++id) {
+        if ((mask[id / 64] >> (id % 64) & 1) == 0) logits[id] = -std::numeric_limits<float>::infinity();
+      }
+    }
     p.token_ids[row] = DrawToken(p.rows[row], {logits, logits + p.vocab_size});
   }
 }

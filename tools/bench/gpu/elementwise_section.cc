@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "inference_rank/sequence/sampler.h"
 #include "kernels/kernel_table.h"
@@ -371,6 +372,19 @@ void CheckSample(GpuContext& gpu, int vocab_size, int num_rows, float stddev) {
                                .rows = gpu.Upload(rows),
                                .token_ids = gpu.New<uint32_t>(num_rows),
                                .logprobs = gpu.New<float>(num_rows)};
+  // Every third row may draw some tokens alone: few, or all but few.
+  const auto is_masked = [](int row) { return row < 64 && row % 3 == 1; };
+  params.mask_words = (vocab_size + 63) / 64;
+  std::vector<uint64_t> masks(static_cast<size_t>(num_rows) * params.mask_words);
+  for (int i = 0; i < num_rows; ++i) {
+    for (int id = 0; id < vocab_size; ++id) {
+      const bool is_rare = gpu.random() % 50 == 0;
+      if (is_rare != (i % 2 == 0)) masks[i * params.mask_words + id / 64] |= uint64_t{1} << (id % 64);
+    }
+    masks[i * params.mask_words] |= 1;  // never none
+    if (is_masked(i)) params.masked_rows |= uint64_t{1} << i;
+  }
+  params.masks = gpu.Upload(masks);
   gpu.table.elementwise->sample(gpu.stream, params);
   const std::vector<uint32_t> ids = gpu.Download(params.token_ids, num_rows);
   const std::vector<float> logprobs = gpu.Download(params.logprobs, num_rows);
@@ -378,6 +392,10 @@ void CheckSample(GpuContext& gpu, int vocab_size, int num_rows, float stddev) {
   for (int i = 0; i < num_rows; ++i) {
     std::vector<float> scratch(logits.begin() + static_cast<size_t>(i) * vocab_size,
                                logits.begin() + static_cast<size_t>(i + 1) * vocab_size);
+    for (int id = 0; id < vocab_size && is_masked(i); ++id) {
+      const bool may_draw = masks[i * params.mask_words + id / 64] >> (id % 64) & 1;
+      if (!may_draw) scratch[id] = -std::numeric_limits<float>::infinity();
+    }
     v1::Token token;
     token.set_id(std::min<uint32_t>(ids[i], vocab_size - 1));
     FillLogprobs(scratch, 0, &token);
@@ -461,14 +479,19 @@ void BenchRows(GpuContext& gpu, int num_rows) {
 }
 
 void BenchSample(GpuContext& gpu, int num_rows) {
-  const float* logits = gpu.Upload(Normal(gpu, static_cast<size_t>(num_rows) * kVocab, 3));
+  float* const logits = gpu.Upload(Normal(gpu, static_cast<size_t>(num_rows) * kVocab, 3));
+  const int mask_words = (kVocab + 63) / 64;
+  const std::vector<uint64_t> all(static_cast<size_t>(num_rows) * mask_words, ~uint64_t{0});
+  const uint64_t* const masks = gpu.Upload(all);
   uint32_t* ids = gpu.New<uint32_t>(num_rows);
   float* logprobs = gpu.New<float>(num_rows);
   struct Kind {
     const char* name;
     cuda::SampleRow row;
+    uint64_t masked_rows = 0;
   };
   for (const Kind& kind : {Kind{"sample greedy", {.temperature = 0}}, Kind{"sample at 1.0", {}},
+                           Kind{"sample greedy, masked", {.temperature = 0}, ~uint64_t{0}},
                            Kind{"sample 0.6, 0.95, 20", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}}}) {
     const cuda::SampleRow* rows = gpu.Upload(std::vector<cuda::SampleRow>(num_rows, kind.row));
     const double us = gpu.MedianUs(1, 20, [&](cuda::Stream stream, int) {
@@ -477,7 +500,10 @@ void BenchSample(GpuContext& gpu, int num_rows) {
                                              .vocab_size = kVocab,
                                              .rows = rows,
                                              .token_ids = ids,
-                                             .logprobs = logprobs});
+                                             .logprobs = logprobs,
+                                             .masks = masks,
+                                             .mask_words = mask_words,
+                                             .masked_rows = kind.masked_rows});
     });
     gpu.report.Time(std::string(kind.name) + " x" + std::to_string(num_rows), us,
                     num_rows * 4.0 * kVocab / gpu.read_bytes_per_us);

@@ -5,10 +5,9 @@
 
 namespace winnow::serving {
 
-// What an iteration of Qwen3-14B (bf16) takes on one H200, in microseconds, from counts. Rates are those that
-// docs/benchmarks.md reports for this project's kernels and reference/toolchain.md for the links of that machine; what
-// was not measured says so. The step times of docs/benchmarks.md come out within a tenth
-// (tests/bench/serving_ladder_test).
+// What an iteration of Qwen3-14B (bf16) takes on one H200, in microseconds, from counts. Rates are those of this
+// project's kernels and of that machine's links, measured on 21 and 22 November 2026; what was not measured says so.
+// Whole steps that were measured come out within a tenth (tests/tools/bench/serving_ladder_test.cc).
 struct H200Costs {
   // The model.
   double kv_token_bytes = 163'840;         // 40 layers x 8 kv heads x 512 B
