@@ -87,7 +87,8 @@ absl::StatusOr<v1::ResumeToken> DecodeResumeToken(std::string_view text) {
   std::string bytes;
   v1::ResumeToken token;
   if (text.size() > kMaxTokenBytes || !absl::ConsumePrefix(&rest, kPrefix) ||
-      !absl::WebSafeBase64Unescape(rest, &bytes) || !token.ParseFromString(bytes) || token.check() != CheckOf(token) ||
+      !absl::WebSafeBase64Unescape(rest, &bytes) || absl::WebSafeBase64Escape(bytes) != rest ||
+      !token.ParseFromString(bytes) || token.check() != CheckOf(token) || token.outputs() == 0 ||
       token.outputs() > RequestLimits::kSamples) {
     return InvalidField(kField, "resume_token: this is no resume token, or not all of one", "resume_token_malformed");
   }

@@ -118,8 +118,10 @@ void GenerationSession::Drain() {
 void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, TextDelta& delta) {
   const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
   Choice& choice = choices_.at(index);
-  // Text without tokens is what their end has set free.
-  if (delta.tokens.empty()) return choice.parser->Push(delta.text, &choice.rest.message);
+  // Text without tokens is what their end has set free: in a resumable stream one event tells of it.
+  if (delta.tokens.empty() && request_.fields.resumable) {
+    return choice.parser->Push(delta.text, &choice.rest.message);
+  }
   choice.tokens += static_cast<uint32_t>(delta.tokens.size());
   if (choice.tokens > choice.client_has.tokens) ObserveLatency(&choice, at, delta.tokens.size());
   ChoiceDelta said{.message = {}, .tokens = std::move(delta.tokens)};
