@@ -37,6 +37,7 @@ absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& 
   rank.prefill_mode = options.prefill.mode;
   rank.prefix_attention = options.prefill.prefix_attention;
   rank.scheduling = options.scheduling;
+  rank.resume.grace = std::chrono::duration_cast<std::chrono::milliseconds>(options.resume_grace);
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));

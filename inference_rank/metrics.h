@@ -69,6 +69,9 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> failed_sequences{0};
   std::atomic<uint64_t> fenced_sequences{0};
   std::atomic<uint64_t> handed_over_sequences{0};
+  std::atomic<uint64_t> held_requests{0};     // resumable ones that nobody listens to, or that have ended
+  std::atomic<uint64_t> resumed_requests{0};  // that a router has taken over
+  std::atomic<uint64_t> expired_requests{0};  // given up before their end, because nobody has
   std::atomic<uint64_t> queued_prompt_tokens{0};
   std::atomic<uint64_t> stale_frames{0};
   std::atomic<uint64_t> malformed_frames{0};

@@ -132,6 +132,7 @@ struct Router::Parts {
   }
 
   TextGenerationOptions WithReports(TextGenerationOptions generation_options) {
+    generation_options.cluster = options.identity.cluster();
     generation_options.metrics = &request_metrics;
     if (options.log_requests) {
       generation_options.on_end = [](const RequestRecord& record) { spdlog::info("{}", LogLine(record)); };

@@ -25,6 +25,13 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   writer.Counter("winnow_router_sequences_given_up_total",
                  "Sequences whose requests began anew, or ended between two ranks; cache ranks were told to free them.",
                  count(c.sequences_given_up));
+  const auto resumed = [&](const char* mode, const std::atomic<uint64_t>& value) {
+    writer.Counter("winnow_router_resumed_outputs_total",
+                   "Outputs of answers that clients resumed here, by whether a rank still had them.", count(value),
+                   {{"mode", mode}});
+  };
+  resumed("attach", c.resumed);
+  resumed("recompute", c.resumed_recompute);
   writer.Counter("winnow_router_replayed_tokens_total", "Tokens that a later attempt sent again; they are dropped.",
                  count(c.replayed_tokens));
   writer.Counter("winnow_router_mismatched_tokens_total",

@@ -46,6 +46,7 @@ constexpr ManifestField kFields[] = {
     {"inference.prefill_memory", "prefill-memory"},
     {"inference.prefix_attention", "prefix-attention"},
     {"inference.slot_memory", "slot-memory"},
+    {"inference.resume_grace", "resume-grace"},
 
     {"cache.ranks", "cache-ranks"},
     {"cache.device", "cache-device"},

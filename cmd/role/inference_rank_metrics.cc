@@ -94,6 +94,13 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   sequences("failed", metrics.failed_sequences);
   sequences("fenced", metrics.fenced_sequences);
   sequences("handed-over", metrics.handed_over_sequences);
+  gauge("winnow_held_requests",
+        "Resumable requests that nobody listens to, or that have ended, and that may still be resumed.",
+        metrics.held_requests);
+  counter("winnow_resumed_requests_total", "Outputs of resumable requests that a router has taken over.",
+          metrics.resumed_requests);
+  counter("winnow_expired_requests_total", "Outputs of resumable requests that were given up while nobody listened.",
+          metrics.expired_requests);
   counter("winnow_layered_prompts_total", "Prompts that were prefilled layer by layer.", metrics.layered_prompts);
   gauge("winnow_layered_kv_peak_bytes", "One layer's KV of the longest prompt that was prefilled layer by layer.",
         metrics.layered_kv_peak_bytes);

@@ -162,7 +162,6 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
   }
   for (size_t i = 0; i < memberships.size(); ++i) {
     MembershipClient::Options options;
-    options.routers = join_.routers;
     options.credentials = credentials_;
     options.localize = [this](const HostPort& router, v1::RegisterRequest& registration) {
       return Localize(router, registration);
@@ -177,7 +176,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
       server_->SetServing(all && !stopped_serving_);
       if (all) report_.Ready();
     };
-    memberships_.push_back(std::make_unique<MembershipClient>(std::move(options)));
+    memberships_.push_back(std::make_unique<RouterMemberships>(join_.routers, std::move(options)));
   }
 }
 

@@ -15,7 +15,7 @@
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/admin_service.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/membership_client.h"
+#include "common/rpc/router_memberships.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/identity.pb.h"
 
@@ -107,7 +107,7 @@ class RoleProcess {
   std::vector<bool> standing_;  // by membership
   bool stopped_serving_ = false;
 
-  std::vector<std::unique_ptr<MembershipClient>> memberships_;  // their threads use what is above
+  std::vector<std::unique_ptr<RouterMemberships>> memberships_;  // their threads use what is above
 };
 
 }  // namespace winnow

@@ -67,6 +67,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
+  DeclareResumeGrace(fields, &resume_grace);
   DeclareApiKeys(fields, &api_keys);
   security.Declare(fields);
   placement.Declare(fields);
@@ -246,6 +247,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.max_running = max_running;
   options.prefill = prefill;
   options.scheduling = scheduling;
+  options.resume_grace = resume_grace;
   options.slot_memory_bytes = slot_memory_bytes;
   options.selection = selection;
   options.cache = CacheRank(index, router).cache;

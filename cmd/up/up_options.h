@@ -41,6 +41,7 @@ struct UpOptions {
   uint32_t max_running = 64;
   PrefillFlags prefill;
   SchedulingFlags scheduling;
+  std::chrono::microseconds resume_grace{30'000'000};
   std::string api_keys;
   SecurityOptions security;
   PlacementFlags placement;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/config/host_address.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/heartbeat_stream.h"
@@ -41,7 +42,6 @@ bool IsRefusal(const absl::Status& status) {
 
 MembershipClient::MembershipClient(Options options)
     : options_(std::move(options)),
-      routers_(options_.routers),
       registration_(options_.registration),
       running_(2 * kLongestWait, Clock::now()),
       thread_([this] { Run(); }) {}
@@ -91,15 +91,9 @@ void MembershipClient::Complain(const absl::Status& status) {
 }
 
 bool MembershipClient::Round() {
-  const absl::StatusOr<std::vector<HostPort>> candidates = routers_.Candidates();
-  if (!candidates.ok()) {
-    Complain(candidates.status());
-    return false;
-  }
-  for (const HostPort& router : *candidates) {
-    if (refused_ || stopping()) return false;
-    if (Session(router)) return true;
-  }
+  const absl::StatusOr<std::vector<HostPort>> addresses = ResolveHost(options_.router);
+  if (addresses.ok()) return Session(addresses->front());
+  Complain(addresses.status());
   return false;
 }
 
@@ -127,7 +121,6 @@ bool MembershipClient::Session(const HostPort& router) {
     }
     return false;
   }
-  routers_.Answered(router);
   if (registered.lease_ms() > 0) lease_ = milliseconds(registered.lease_ms());
   const milliseconds interval(registered.heartbeat_ms() > 0 ? registered.heartbeat_ms() : 500);
   answered_ = sent;

@@ -6,20 +6,17 @@
 #include <mutex>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
 #include "common/config/parse_value.h"
 #include "common/rpc/credentials.h"
-#include "common/rpc/router_list.h"
 #include "winnow/v1/membership.grpc.pb.h"
 
 namespace winnow {
 
-// Keeps a rank in a router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
-// or was restarted, and says goodbye at the end. Of several routers it takes the first that answers, and goes on to the
-// next when that one is lost.
+// Keeps a rank in one router's table: registers, sends heartbeats, registers again whenever the router has forgotten it
+// or was restarted, and says goodbye at the end.
 //
 // Once the newest heartbeat that the router answered is older than half the lease, on_serving(false) is called: the
 // rank may soon be given up. Time in which this process did not run itself does not count. When the router answers
@@ -28,7 +25,7 @@ namespace winnow {
 class MembershipClient {
  public:
   struct Options {
-    std::vector<HostPort> routers;
+    HostPort router;  // of a name with several addresses the first one
     Credentials credentials = {};
     // Sent at each registration; identity complete, with address.
     v1::RegisterRequest registration;
@@ -52,7 +49,7 @@ class MembershipClient {
   using Clock = std::chrono::steady_clock;
 
   void Run();
-  // A session with the first router that answers. Returns true when there was one.
+  // A session, once the router's address is known. Returns true when there was one.
   bool Round();
   // One registration and the heartbeats after it, until the router forgets us, the stream breaks or Stop. Returns true
   // when the router answered at all.
@@ -72,7 +69,6 @@ class MembershipClient {
   const Options options_;
 
   // The thread's own.
-  RouterList routers_;
   std::string router_;  // that of the stub
   std::unique_ptr<v1::MembershipService::Stub> stub_;
   v1::RegisterRequest registration_;  // as the latest router was told

@@ -139,17 +139,19 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
                                            std::move(slots), std::move(transport), link_options, *rank->metrics_);
   rank->grammars_ = std::make_unique<GrammarCache>(LoadTokenTrie(options.model_dir, config), *rank->metrics_);
-  rank->service_ = std::make_unique<RankServiceImpl>(
-      *rank->engine_, SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
-                                   .max_context_tokens = rank->options_.max_context_tokens,
-                                   .max_budget_tokens = options.selection.budget_tokens,
-                                   .lookahead = options.selection.lookahead,
-                                   .layout = rank->layout_,
-                                   .windows = config.windows,
-                                   .slot_pages = backend.memory_plan().slot_pages,
-                                   .slot_parts = backend.memory_plan().parts,
-                                   .selects_in_place = InPlaceOf(backend.step_client()),
-                                   .grammars = rank->grammars_.get()});
+  rank->service_ =
+      std::make_unique<RankServiceImpl>(*rank->engine_, *rank->metrics_,
+                                        SubmitLimits{.vocab_size = static_cast<uint32_t>(config.vocab_size),
+                                                     .max_context_tokens = rank->options_.max_context_tokens,
+                                                     .max_budget_tokens = options.selection.budget_tokens,
+                                                     .lookahead = options.selection.lookahead,
+                                                     .layout = rank->layout_,
+                                                     .windows = config.windows,
+                                                     .slot_pages = backend.memory_plan().slot_pages,
+                                                     .slot_parts = backend.memory_plan().parts,
+                                                     .selects_in_place = InPlaceOf(backend.step_client()),
+                                                     .grammars = rank->grammars_.get()},
+                                        options.resume);
   return rank;
 }
 

@@ -45,6 +45,7 @@ struct InferenceRankOptions {
   SelectionSpec selection;          // the server's default; requests may go up to its budget
   // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
   std::string head_profile;
+  ResumeLimits resume;
   DataPlaneWaits waits;
   Credentials credentials = {};  // towards cache ranks
   // The GPU has failed for good, and every sequence has been failed over: the process has to end. Called once, on the

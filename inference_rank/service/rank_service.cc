@@ -66,14 +66,15 @@ class StreamSink final : public EventSink {
 
 class DispatchReactor final : public Reactor {
  public:
-  DispatchReactor(Engine& engine, const SubmitLimits& limits)
-      : engine_(engine), limits_(limits), sink_(std::make_shared<StreamSink>(this)) {
+  DispatchReactor(Engine& engine, ResumableRequests& resumable, const SubmitLimits& limits)
+      : engine_(engine), resumable_(resumable), limits_(limits), sink_(std::make_shared<StreamSink>(this)) {
     StartRead(&request_);
   }
 
   void OnReadDone(bool ok) override {
     if (!ok) {
       engine_.CancelAll(sink_);
+      resumable_.StreamEnded(sink_.get());
       sink_->Close();
       return;
     }
@@ -86,23 +87,45 @@ class DispatchReactor final : public Reactor {
 
  private:
   void Handle() {
-    if (request_.has_cancel()) engine_.Cancel(sink_, request_.cancel().request_id());
-    if (!request_.has_submit()) return;
-    absl::StatusOr<std::unique_ptr<Sequence>> sequence = MakeSequence(request_.submit(), limits_);
-    if (!sequence.ok()) return Refuse(sequence.status());
+    if (request_.has_cancel()) Cancel(request_.cancel());
+    if (request_.has_leave()) resumable_.Leave(sink_.get(), request_.leave());
+    if (request_.has_submit()) Submit(request_.submit());
+    if (request_.has_resume()) {
+      const absl::Status resumed = resumable_.Resume(request_.resume(), sink_);
+      if (!resumed.ok()) Refuse(request_.resume().request_id(), resumed);
+    }
+  }
+
+  void Cancel(const v1::DispatchRequest::Cancel& cancel) {
+    if (!cancel.resume_key().empty()) {
+      resumable_.FreeKey(cancel.resume_key(), cancel.tenant());
+      return Refuse(cancel.request_id(), absl::CancelledError("the output is not here any more"));
+    }
+    if (!resumable_.Free(sink_.get(), cancel.request_id())) engine_.Cancel(sink_, cancel.request_id());
+  }
+
+  void Submit(const v1::DispatchRequest::Submit& submit) {
+    absl::StatusOr<std::unique_ptr<Sequence>> sequence = MakeSequence(submit, limits_);
+    if (!sequence.ok()) return Refuse(submit.request_id(), sequence.status());
     (*sequence)->sink = sink_;
+    if (!submit.resume_key().empty()) {
+      absl::StatusOr<std::shared_ptr<EventSink>> kept = resumable_.Begin(submit, sink_);
+      if (!kept.ok()) return Refuse(submit.request_id(), kept.status());
+      (*sequence)->sink = *std::move(kept);
+    }
     engine_.Submit(*std::move(sequence));
   }
 
-  void Refuse(const absl::Status& status) {
+  void Refuse(uint64_t request_id, const absl::Status& status) {
     v1::DispatchResponse event;
-    event.set_request_id(request_.submit().request_id());
+    event.set_request_id(request_id);
     event.mutable_failed()->set_code(static_cast<uint32_t>(status.code()));
     event.mutable_failed()->set_message(std::string(status.message()));
     sink_->Send(std::move(event));
   }
 
   Engine& engine_;
+  ResumableRequests& resumable_;
   const SubmitLimits limits_;
   const std::shared_ptr<StreamSink> sink_;
   v1::DispatchRequest request_;
@@ -110,8 +133,17 @@ class DispatchReactor final : public Reactor {
 
 }  // namespace
 
+RankServiceImpl::RankServiceImpl(Engine& engine, InferenceRankMetrics& metrics, const SubmitLimits& limits,
+                                 const ResumeLimits& resume_limits)
+    : engine_(engine),
+      limits_(limits),
+      resumable_(
+          resume_limits,
+          [this](std::shared_ptr<EventSink> sink, uint64_t request_id) { engine_.Cancel(std::move(sink), request_id); },
+          metrics) {}
+
 Reactor* RankServiceImpl::Dispatch(grpc::CallbackServerContext*) {
-  return new DispatchReactor(engine_, limits_);
+  return new DispatchReactor(engine_, resumable_, limits_);
 }
 
 }  // namespace winnow

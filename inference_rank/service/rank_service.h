@@ -2,6 +2,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include "inference_rank/engine/engine.h"
+#include "inference_rank/service/resumable_requests.h"
 #include "inference_rank/service/submit.h"
 #include "winnow/v1/rank.grpc.pb.h"
 
@@ -10,13 +11,15 @@ namespace winnow {
 // The thin RPC edge of an inference rank: unpacks Dispatch messages, hands sequences to the engine, writes events back.
 class RankServiceImpl final : public v1::RankService::CallbackService {
  public:
-  RankServiceImpl(Engine& engine, const SubmitLimits& limits) : engine_(engine), limits_(limits) {}
+  RankServiceImpl(Engine& engine, InferenceRankMetrics& metrics, const SubmitLimits& limits,
+                  const ResumeLimits& resume_limits = {});
   grpc::ServerBidiReactor<v1::DispatchRequest, v1::DispatchResponse>* Dispatch(
       grpc::CallbackServerContext* context) override;
 
  private:
   Engine& engine_;
   const SubmitLimits limits_;
+  ResumableRequests resumable_;
 };
 
 }  // namespace winnow

@@ -90,6 +90,25 @@ void DispatchContext::GiveUp(uint64_t sequence_id, const Route& route) {
   for (const v1::Identity& cache : route.caches) sequence_releaser.Release(sequence_id, cache);
 }
 
+void DispatchContext::FreeOn(const v1::Identity& rank, const std::string& resume_key, const std::string& tenant,
+                             int attempts) {
+  if (attempts == 0) return;
+  const auto again = [weak = weak_from_this(), rank, resume_key, tenant, attempts] {
+    const auto self = weak.lock();
+    if (!self) return;
+    self->timers->After(self->options.max_backoff / 4, [weak, rank, resume_key, tenant, attempts] {
+      if (const auto context = weak.lock()) context->FreeOn(rank, resume_key, tenant, attempts - 1);
+    });
+  };
+  const std::shared_ptr<RankClient> client = clients->Get(rank);
+  if (client == nullptr) return;
+  const absl::Status sent =
+      client->Free(NewAttemptId(), resume_key, tenant, [again](const absl::StatusOr<v1::DispatchResponse>& answer) {
+        if (!answer.ok()) again();
+      });
+  if (!sent.ok()) again();
+}
+
 RouteNeed DispatchContext::NeedOf(const TokenRequest& request) const {
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt_token_ids.size());
   RouteNeed need{.prompt_tokens = prompt_tokens, .shards = options.shards};

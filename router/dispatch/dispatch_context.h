@@ -14,7 +14,7 @@ namespace winnow {
 class DispatchedRequest;
 
 // What the requests of one dispatcher share. Thread-safe; calls no user code.
-class DispatchContext {
+class DispatchContext : public std::enable_shared_from_this<DispatchContext> {
  public:
   DispatchContext(DispatcherOptions options, Registry* registry, TimerQueue* timers);
 
@@ -31,6 +31,9 @@ class DispatchContext {
   void AwaitEmpty();
   // A sequence of a request that does without it. Its cache ranks free it now rather than after a while.
   void GiveUp(uint64_t sequence_id, const Route& route);
+
+  // The rank lets go of the output of that key; it is told so again while the stream to it breaks.
+  void FreeOn(const v1::Identity& rank, const std::string& resume_key, const std::string& tenant, int attempts);
 
   // Of a request that is nowhere yet.
   RouteNeed NeedOf(const TokenRequest& request) const;

@@ -35,6 +35,8 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
     : context_(std::move(context)),
       request_(std::move(request)),
       observer_(observer),
+      asking_(request_.resume.has_value()),
+      resume_timer_(context_->timers, strand_),
       deadline_timer_(context_->timers, strand_),
       rank_wait_timer_(context_->timers, strand_),
       backoff_timer_(context_->timers, strand_) {
@@ -47,25 +49,28 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
 void DispatchedRequest::Begin() {
   prefix_hashes_ = PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids);
   SetTimer(&deadline_timer_, ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
-  StartAttempt();
+  asking_ ? AskForAnswer() : StartAttempt();
   if (strand_.Resume()) {
     context_->timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
   }
 }
 
-void DispatchedRequest::Abandon() {
+void DispatchedRequest::Abandon(Leftovers leftovers) {
   strand_.Close();
-  End();
+  End(leftovers);
 }
 
 void DispatchedRequest::PostMembershipChange() {
   strand_.Post([self = shared_from_this()] {
-    if (self->phase_ == Phase::kWaiting && !self->backoff_timer_.is_set()) self->StartAttempt();
+    if (self->phase_ != Phase::kWaiting || self->backoff_timer_.is_set()) return;
+    self->asking_ ? self->AskForAnswer() : self->StartAttempt();
   });
 }
 
 void DispatchedRequest::PostFailure(absl::Status status) {
-  strand_.Post([self = shared_from_this(), status = std::move(status)] { self->Fail(status); });
+  // Another router may go on with it.
+  strand_.Post(
+      [self = shared_from_this(), status = std::move(status)] { self->Fail(status, Leftovers::kKeepComputing); });
 }
 
 void DispatchedRequest::SetPhase(Phase phase) {
@@ -135,14 +140,7 @@ void DispatchedRequest::StartAttempt() {
   NoteNumerics();
   queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0;
   context_->clients->Assign(*route_, queued_prompt_tokens_);
-  {
-    std::lock_guard lock(place_mutex_);
-    place_ = {.sequence_id = sequence_id_,
-              .inference = KeyOf(route_->inference),
-              .caches = KeysOf(route_->caches),
-              .numerics = numerics_,
-              .not_identical = not_identical_};
-  }
+  NotePlace();
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
   const absl::Status submitted =
@@ -167,6 +165,15 @@ void DispatchedRequest::NoteNumerics() {
   const bool goes_on = submitted_ || (request_.fork && !numerics_.empty());
   not_identical_ = not_identical_ || (goes_on && route_->numerics != numerics_);
   numerics_ = route_->numerics;
+}
+
+void DispatchedRequest::NotePlace() {
+  std::lock_guard lock(place_mutex_);
+  place_ = {.sequence_id = sequence_id_,
+            .inference = KeyOf(route_->inference),
+            .caches = KeysOf(route_->caches),
+            .numerics = numerics_,
+            .not_identical = not_identical_};
 }
 
 std::optional<ForkSource> DispatchedRequest::fork_source() const {
@@ -207,6 +214,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   submit.set_skip_prefix_cache(request_.skip_prefix_cache);
   submit.set_prompt_progress(request_.prompt_progress && journal_.ids().empty());
   if (NeedsPromptTokens()) submit.set_prompt_top_logprobs(*request_.prompt_top_logprobs);
+  submit.set_resume_key(request_.resume_key);
   return submit;
 }
 
@@ -219,6 +227,7 @@ void DispatchedRequest::WaitForRank(const absl::Status& reason) {
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
   if (attempt_id != attempt_id_) return;  // of an attempt that was given up
+  if (asking_) return OnAnswer(event);
   if (!event.ok()) {
     // Of a process that ends, the end of either stream may be seen first, and closes the other one here.
     const bool died = !absl::IsCancelled(event.status()) || context_->registry->HasDied(KeyOf(route_->inference));
@@ -228,7 +237,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
     case v1::DispatchResponse::kTokens:
       return OnTokens(event->tokens());
     case v1::DispatchResponse::kFinished: {
-      DropAttempt(false);
+      DropAttempt();
       End();
       v1::SelectionStats stats = event->finished().stats();
       if (not_identical_) stats.set_not_identical(true);
@@ -246,7 +255,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
-      DropAttempt(false);
+      DropAttempt();
       return Fail(status);
     }
     case v1::DispatchResponse::kPromptTokens:
@@ -258,6 +267,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
     }
     case v1::DispatchResponse::kHandedOver:
       return OnHandedOver();
+    case v1::DispatchResponse::kResumed:
     case v1::DispatchResponse::EVENT_NOT_SET:
       return Fail(absl::InternalError("the inference rank sent an event that this router does not know"));
   }
@@ -310,7 +320,10 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   fruitless_attempts_ = 0;
   rank_deaths_ = 0;
   attach_failures_ = 0;
-  context_->counters.tokens.fetch_add(accepted->tokens.size());
+  // What the client has of an answer that is resumed was counted before.
+  const size_t end = accepted->first_index + accepted->tokens.size();
+  const size_t begin = std::max<size_t>(accepted->first_index, request_.resume ? request_.resume->next_index : 0);
+  if (end > begin) context_->counters.tokens.fetch_add(end - begin);
   if (!std::exchange(cached_prompt_known_, true)) {
     context_->counters.cached_prompt_tokens.fetch_add(delta.cached_prompt_tokens());
     observer_->OnCachedPrompt(delta.cached_prompt_tokens());
@@ -331,7 +344,7 @@ void DispatchedRequest::OnHandedOver() {
   ReleaseHolder();
   holder_ = client_;
   holder_attempt_id_ = attempt_id_;
-  DropAttempt(false);
+  DropAttempt();
   prompt_stored_ = true;
   hand_over_pending_ = true;
   // An attempt that was told tokens draws none.
@@ -345,7 +358,7 @@ void DispatchedRequest::ReleaseHolder() {
 }
 
 void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
-  DropAttempt(false);
+  DropAttempt();
   prompt_end_.reset();  // what comes next is no mere hand-over
   last_loss_ = status;
   ++fruitless_attempts_;
@@ -365,7 +378,7 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   const Placement caches = KeysOf(route_->caches);
-  DropAttempt(false);
+  DropAttempt();
   const AssignedCounts assigned = context_->clients->Assigned();
   // Nobody is there whose end would make room.
   if (std::none_of(caches.begin(), caches.end(), [&](const RankKey& cache) { return assigned.contains(cache); })) {
@@ -381,7 +394,7 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
 
 void DispatchedRequest::OnTooSmall(const absl::Status& status) {
   const Placement caches = KeysOf(route_->caches);
-  DropAttempt(false);
+  DropAttempt();
   too_small_.insert(too_small_.end(), caches.begin(), caches.end());
   too_small_status_ = absl::InvalidArgumentError(status.message());
   sequence_lost_ = true;  // it was not opened
@@ -389,27 +402,34 @@ void DispatchedRequest::OnTooSmall(const absl::Status& status) {
   StartAttempt();
 }
 
-void DispatchedRequest::DropAttempt(bool cancel) {
+void DispatchedRequest::DropAttempt() {
   if (attempt_id_ == 0) return;
-  if (cancel && client_) client_->Cancel(attempt_id_);
   context_->clients->Unassign(*route_, queued_prompt_tokens_);
   queued_prompt_tokens_ = 0;
   attempt_id_ = 0;
   client_.reset();
 }
 
-void DispatchedRequest::Fail(const absl::Status& status) {
+void DispatchedRequest::Fail(const absl::Status& status, Leftovers leftovers) {
   if (phase_ == Phase::kEnded) return;
-  End();
+  End(leftovers);
   observer_->OnFailed(status);
 }
 
-void DispatchedRequest::End() {
+void DispatchedRequest::LetGo(RankClient& client, uint64_t attempt_id, Leftovers leftovers) const {
+  if (request_.resume_key.empty() || leftovers == Leftovers::kFree) return client.Cancel(attempt_id);
+  client.Leave(attempt_id, leftovers == Leftovers::kKeepTokens);
+}
+
+void DispatchedRequest::End(Leftovers leftovers) {
   if (phase_ == Phase::kEnded) return;
   // Nobody holds the sequence who could be told.
   if (phase_ == Phase::kWaiting) GiveUpSequence();
-  DropAttempt(true);
-  ReleaseHolder();
+  if (client_) LetGo(*client_, attempt_id_, leftovers);
+  DropAttempt();
+  if (holder_) LetGo(*holder_, holder_attempt_id_, leftovers);
+  holder_.reset();
+  resume_timer_.Cancel();
   deadline_timer_.Cancel();
   rank_wait_timer_.Cancel();
   backoff_timer_.Cancel();

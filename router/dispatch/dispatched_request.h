@@ -18,6 +18,9 @@ namespace winnow {
 //  lost, handed v  |  a rank is there, back-off over
 //  over
 //              waiting -> (deadline | rank_wait over) -> ended
+//
+// One that is resumed begins by asking inference ranks, one after the other, for what they have of it: that is an
+// attempt, too, which goes on with the answer of a rank that has it (dispatched_request_resume.cc).
 class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest> {
  public:
   DispatchedRequest(std::shared_ptr<DispatchContext> context, TokenRequest request, TokenObserver* observer);
@@ -25,7 +28,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // Makes the first attempt. No callback runs on the calling thread.
   void Begin();
   // The owner has lost interest: no callback runs after it returns, except the one it is called from.
-  void Abandon();
+  void Abandon(Leftovers leftovers);
 
   // Any thread.
   void PostMembershipChange();
@@ -44,6 +47,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void GiveUpSequence();
   // The attempt that begins goes on with what others have computed, or the source of a fork: under the same numerics?
   void NoteNumerics();
+  // Where the sequence is, for fork_source.
+  void NotePlace();
   void WaitForRank(const absl::Status& reason);
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnPromptTokens(const v1::DispatchResponse::PromptTokens& tokens);
@@ -63,10 +68,17 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnNoCapacity(const absl::Status& status);
   // The cache rank could never hold the sequence: another one may.
   void OnTooSmall(const absl::Status& status);
-  void DropAttempt(bool cancel);
-  void Fail(const absl::Status& status);
-  // Frees everything downstream. Idempotent.
-  void End();
+  void DropAttempt();
+  void Fail(const absl::Status& status, Leftovers leftovers = Leftovers::kFree);
+  // Frees everything downstream, or leaves it to whoever resumes it. Idempotent.
+  void End(Leftovers leftovers = Leftovers::kFree);
+  void LetGo(RankClient& client, uint64_t attempt_id, Leftovers leftovers) const;
+  // Of a request that is resumed: asks the next inference rank that may have it; when all have been asked, waits for
+  // the one that had it, or begins anew.
+  void AskForAnswer();
+  std::optional<Route> NextToAsk() const;
+  void OnAnswer(const absl::StatusOr<v1::DispatchResponse>& event);
+  void BeginAnew();
   void SetTimer(StrandTimer* timer, TimerQueue::Clock::time_point time, void (DispatchedRequest::*function)());
   void OnDeadline();
   void OnRankWaitOver();
@@ -110,6 +122,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   absl::Status too_small_status_;  // by their words
   absl::Status wait_reason_;
   bool fork_tried_ = false;  // of request_.fork
+  bool asking_ = false;      // for an answer that is to be resumed
+  std::vector<RankKey> asked_;
+  StrandTimer resume_timer_;
   StrandTimer deadline_timer_;
   StrandTimer rank_wait_timer_;
   StrandTimer backoff_timer_;

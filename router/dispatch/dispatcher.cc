@@ -6,14 +6,19 @@
 namespace winnow {
 namespace {
 
+// Of telling a rank to let go of an output: a stream that breaks is made anew.
+constexpr int kFreeAttempts = 4;
+
 class DispatchedStream final : public TokenStream {
  public:
   explicit DispatchedStream(std::shared_ptr<DispatchedRequest> request) : request_(std::move(request)) {}
-  ~DispatchedStream() override { request_->Abandon(); }
+  ~DispatchedStream() override { request_->Abandon(leftovers_); }
   std::optional<ForkSource> fork_source() const override { return request_->fork_source(); }
+  void SetLeftovers(Leftovers leftovers) override { leftovers_ = leftovers; }
 
  private:
   const std::shared_ptr<DispatchedRequest> request_;
+  Leftovers leftovers_ = Leftovers::kFree;
 };
 
 }  // namespace
@@ -52,6 +57,14 @@ absl::StatusOr<std::unique_ptr<TokenStream>> Dispatcher::Start(TokenRequest requ
   }
   dispatched->Begin();
   return std::make_unique<DispatchedStream>(std::move(dispatched));
+}
+
+void Dispatcher::Free(const std::string& resume_key, const std::string& tenant) {
+  const MembershipSnapshot snapshot = context_->registry->Snapshot();
+  for (const RankRecord& record : snapshot.ranks) {
+    if (record.identity.role() != v1::ROLE_INFERENCE_RANK) continue;
+    context_->FreeOn(record.identity, resume_key, tenant, kFreeAttempts);
+  }
 }
 
 void Dispatcher::StopAdmitting(const absl::Status& status) {

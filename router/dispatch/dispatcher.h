@@ -18,6 +18,7 @@ struct DispatcherOptions {
   uint32_t max_rank_deaths = 8;                 // under one request since its last token: it may be what kills them
   uint32_t max_attach_failures = 4;             // in a row, by ranks that live: then the sequence is given up
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
+  std::chrono::milliseconds resume_wait{3000};  // for the rank that had an answer which is resumed; then begun anew
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
   ShardRange shards{};                      // of a sequence's KV
@@ -46,7 +47,9 @@ struct DispatcherCounters {
   // Of these: seconds from the end of a prompt on one rank to the next token, from another, both as the router sees
   // them.
   AtomicHistogram hand_over_seconds{kHandOverBounds};
-  std::atomic<uint64_t> not_identical{0};  // requests that ended with SelectionStats.not_identical
+  std::atomic<uint64_t> resumed{0};            // outputs that a rank still had
+  std::atomic<uint64_t> resumed_recompute{0};  // outputs that no rank had any more
+  std::atomic<uint64_t> not_identical{0};      // requests that ended with SelectionStats.not_identical
 };
 
 // Sends requests to inference ranks and carries them over the loss of ranks. An attempt is one Submit to one inference
@@ -70,6 +73,8 @@ class Dispatcher final : public TokenGenerator {
   ~Dispatcher() override;
 
   absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override;
+
+  void Free(const std::string& resume_key, const std::string& tenant) override;
 
   // Requests that come from now on are refused with `status`; those under way go on.
   void StopAdmitting(const absl::Status& status);

@@ -21,16 +21,14 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
     StartCall();
   }
 
-  absl::Status Submit(v1::DispatchRequest::Submit submit, Handler handler) {
-    v1::DispatchRequest request;
-    *request.mutable_submit() = std::move(submit);
+  // `request`: Submit, Resume or Cancel by key with this id.
+  absl::Status Begin(uint64_t id, v1::DispatchRequest request, Handler handler) {
     const size_t bytes = request.ByteSizeLong();
     std::lock_guard lock(mutex_);
     if (lost_) return absl::UnavailableError("the stream to the inference rank has ended");
     if (queued_bytes_ + bytes > options_.max_queued_bytes && !queue_.empty()) {
       return absl::UnavailableError("the queue to the inference rank is full");
     }
-    const uint64_t id = request.submit().request_id();
     handlers_.emplace(id, std::make_shared<Handler>(std::move(handler)));
     queue_.push_back({std::move(request), bytes});
     queued_bytes_ += bytes;
@@ -38,7 +36,8 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
     return absl::OkStatus();
   }
 
-  void Cancel(uint64_t request_id) {
+  // `request`: Cancel or Leave with this id.
+  void End(uint64_t request_id, v1::DispatchRequest request) {
     std::shared_ptr<Handler> dropped;  // destroyed without the lock
     std::lock_guard lock(mutex_);
     const auto handler = handlers_.find(request_id);
@@ -47,16 +46,15 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
     handlers_.erase(handler);
     if (lost_) return;
     const auto unsent = std::find_if(queue_.begin(), queue_.end(), [&](const Queued& queued) {
-      return queued.message.has_submit() && queued.message.submit().request_id() == request_id;
+      return (queued.message.has_submit() && queued.message.submit().request_id() == request_id) ||
+             (queued.message.has_resume() && queued.message.resume().request_id() == request_id);
     });
     if (unsent != queue_.end()) {
       queued_bytes_ -= unsent->bytes;
       queue_.erase(unsent);
       return;
     }
-    Queued cancel;
-    cancel.message.mutable_cancel()->set_request_id(request_id);
-    queue_.push_back(std::move(cancel));
+    queue_.push_back({std::move(request), 0});
     WriteNext();
   }
 
@@ -78,8 +76,8 @@ class RankClient::Stream final : public grpc::ClientBidiReactor<v1::DispatchRequ
       if (it != handlers_.end()) {
         handler = it->second;
         // A sequence that was handed over may still be cancelled.
-        const bool is_over = reading_.has_finished() || reading_.has_failed();
-        if (is_over) handlers_.erase(it);
+        const bool is_last = reading_.has_finished() || reading_.has_failed();
+        if (is_last || reading_.event_case() == v1::DispatchResponse::EVENT_NOT_SET) handlers_.erase(it);
       }
     }
     if (handler) (*handler)(std::move(reading_));
@@ -164,11 +162,39 @@ RankClient::~RankClient() {
 }
 
 absl::Status RankClient::Submit(v1::DispatchRequest::Submit submit, Handler handler) {
-  return stream_->Submit(std::move(submit), std::move(handler));
+  const uint64_t id = submit.request_id();
+  v1::DispatchRequest request;
+  *request.mutable_submit() = std::move(submit);
+  return stream_->Begin(id, std::move(request), std::move(handler));
+}
+
+absl::Status RankClient::Resume(v1::DispatchRequest::Resume resume, Handler handler) {
+  const uint64_t id = resume.request_id();
+  v1::DispatchRequest request;
+  *request.mutable_resume() = std::move(resume);
+  return stream_->Begin(id, std::move(request), std::move(handler));
 }
 
 void RankClient::Cancel(uint64_t request_id) {
-  stream_->Cancel(request_id);
+  v1::DispatchRequest request;
+  request.mutable_cancel()->set_request_id(request_id);
+  stream_->End(request_id, std::move(request));
+}
+
+void RankClient::Leave(uint64_t request_id, bool stop) {
+  v1::DispatchRequest request;
+  request.mutable_leave()->set_request_id(request_id);
+  request.mutable_leave()->set_stop(stop);
+  stream_->End(request_id, std::move(request));
+}
+
+absl::Status RankClient::Free(uint64_t request_id, const std::string& resume_key, const std::string& tenant,
+                              Handler handler) {
+  v1::DispatchRequest request;
+  request.mutable_cancel()->set_request_id(request_id);
+  request.mutable_cancel()->set_resume_key(resume_key);
+  request.mutable_cancel()->set_tenant(tenant);
+  return stream_->Begin(request_id, std::move(request), std::move(handler));
 }
 
 void RankClient::Close() {

@@ -38,8 +38,14 @@ class RankClient {
 
   // UNAVAILABLE when the stream has ended or the outgoing queue is full; the handler is then not called.
   absl::Status Submit(v1::DispatchRequest::Submit submit, Handler handler);
+  // Takes an output over, as Submit begins one; the first event is Resumed.
+  absl::Status Resume(v1::DispatchRequest::Resume resume, Handler handler);
   // Tells the rank to drop a request, unless it has ended or was never sent.
   void Cancel(uint64_t request_id);
+  // The same, but the rank is to keep it for a while for whoever resumes it, and goes on computing it unless `stop`.
+  void Leave(uint64_t request_id, bool stop);
+  // Tells the rank to drop the output of that key, if it has it; its answer is CANCELLED, or that the stream has ended.
+  absl::Status Free(uint64_t request_id, const std::string& resume_key, const std::string& tenant, Handler handler);
   // Ends the stream: the rank cancels its requests, and their handlers get CANCELLED.
   void Close();
 

@@ -2,13 +2,14 @@
 
 #include <algorithm>
 
-#include "common/rpc/grpc_status.h"
 #include "common/selection/spec_text.h"
+#include "router/generation/grpc_error.h"
 
 namespace winnow {
 
-void GenerateCall::Begin(Generation* generation, GenerationInput input) {
+void GenerateCall::Begin(Generation* generation, GenerationInput input, std::vector<ClientPosition> positions) {
   const auto self = me_ = shared_from_this();
+  positions_ = std::move(positions);
   v1::GenerateResponse accepted;
   accepted.mutable_accepted()->set_request_id(input.request_id);
   accepted.mutable_accepted()->set_prompt_tokens(static_cast<uint32_t>(input.prompt_token_ids.size()));
@@ -42,6 +43,7 @@ void GenerateCall::Launch(v1::GenerateResponse accepted, absl::StatusOr<std::uni
     EndWith(handle.status());
     return Advance();
   }
+  accepted.mutable_accepted()->set_resume_token((*handle)->resume_token());
   queue_.push_front({std::move(accepted), 0});
   // The client may have gone, or the generation may have ended, while it was started.
   (finished_ || end_ ? dropped : handle_) = *std::move(handle);
@@ -79,11 +81,23 @@ void GenerateCall::OnPromptProgress(const PromptProgress& progress) {
   Advance();
 }
 
-void GenerateCall::OnDelta(const TextDelta& delta) {
+void GenerateCall::Leave() {
+  const auto self = shared_from_this();
+  std::unique_ptr<GenerationHandle> dropped;
+  std::lock_guard lock(mutex_);
+  dropped = std::move(handle_);
+  if (dropped) dropped->Leave();
+  EndWith(absl::CancelledError("the client has gone"));
+  Advance();
+}
+
+void GenerateCall::OnDelta(const TextDelta& said) {
+  TextDelta delta = said;
   const auto self = shared_from_this();
   std::unique_ptr<GenerationHandle> dropped;
   std::lock_guard lock(mutex_);
   if (end_) return;
+  if (delta.output_index < positions_.size() && !positions_[delta.output_index].Trim(&delta)) return;
   v1::GenerateResponse message;
   v1::GenerateResponse::Delta* out = message.mutable_delta();
   out->set_output_index(delta.output_index);
@@ -93,6 +107,7 @@ void GenerateCall::OnDelta(const TextDelta& delta) {
   Enqueue(std::move(message));
   if (queued_bytes_ > kMaxQueuedBytes) {
     dropped = std::move(handle_);
+    if (dropped) dropped->Leave();
     EndWith(absl::ResourceExhaustedError("the client reads too slowly"));
   }
   Advance();
@@ -139,13 +154,14 @@ void GenerateCall::OnWriteDone(bool ok) {
   writing_ = false;
   if (!ok) {
     dropped = std::move(handle_);
+    if (dropped) dropped->Leave();
     EndWith(absl::CancelledError("the client has gone"));
   }
   Advance();
 }
 
 void GenerateCall::OnCancel() {
-  Stop(absl::CancelledError("the client has gone"));
+  Leave();
 }
 
 void GenerateCall::OnDone() {
@@ -154,6 +170,7 @@ void GenerateCall::OnDone() {
     std::lock_guard lock(mutex_);
     dropped = std::move(handle_);
   }
+  if (dropped) dropped->Leave();
   dropped.reset();
   on_gone_();
   me_.reset();
@@ -195,7 +212,7 @@ void GenerateCall::Advance() {
   } else if (end_) {
     finished_ = true;
     on_end_(end_->code());
-    Finish(ToGrpc(*end_));
+    Finish(ToRichGrpc(*end_));
   }
 }
 

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "router/generation/client_position.h"
 #include "router/generation/generation.h"
 #include "winnow/v1/generation.pb.h"
 
@@ -25,13 +26,13 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   GenerateCall(std::function<void(absl::StatusCode)> on_end, std::function<void()> on_gone)
       : on_end_(std::move(on_end)), on_gone_(std::move(on_gone)) {}
 
-  // Exactly one of the three, once.
-  void Begin(Generation* generation, GenerationInput input);
+  // Exactly one of the three, once. `positions`: what the client has of an answer that is resumed, by output.
+  void Begin(Generation* generation, GenerationInput input, std::vector<ClientPosition> positions = {});
   // Forks an output of the generation of `source`.
   void BeginFork(GenerateCall& source, const std::string& request_id, const ForkInput& input);
   void Refuse(const absl::Status& status);
 
-  // Ends the call with this status and cancels the generation. Any thread.
+  // Ends the call with this status and cancels the generation, also a resumable one. Any thread.
   void Stop(const absl::Status& status);
 
   void OnPromptProgress(const PromptProgress& progress) override;
@@ -51,6 +52,8 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   };
 
   absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer);
+  // The client has gone: its generation is cancelled, or left to whoever resumes it.
+  void Leave();
   void Launch(v1::GenerateResponse accepted, absl::StatusOr<std::unique_ptr<GenerationHandle>> handle);
   void Enqueue(v1::GenerateResponse message);  // mutex_ held
   void Advance();                              // mutex_ held: writes or finishes, if that is due
@@ -68,6 +71,7 @@ class GenerateCall final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   std::optional<absl::Status> end_;  // once the queue is empty
   std::deque<Queued> queue_;
   size_t queued_bytes_ = 0;
+  std::vector<ClientPosition> positions_;
   v1::GenerateResponse response_;  // unchanged while writing_
 };
 

@@ -5,6 +5,7 @@
 #include "router/constraint/answer_grammar.h"
 #include "router/generation/bad_words.h"
 #include "router/generation/request_checks.h"
+#include "router/generation/request_error.h"
 #include "router/generation/selection_options.h"
 
 namespace winnow {
@@ -21,21 +22,23 @@ absl::StatusOr<std::vector<uint32_t>> EncodePrompt(std::string_view name, std::s
                                                    const TextCodec& codec) {
   absl::StatusOr<std::vector<uint32_t>> ids = codec.EncodeAtMost(model.max_context_tokens, text, add_special_tokens);
   if (ids.ok()) return ids;
-  if (!absl::IsOutOfRange(ids.status())) return Annotate(ids.status(), name);
-  return absl::InvalidArgumentError(absl::StrCat(AbslSv(name), ": has more than the ", model.max_context_tokens,
-                                                 " tokens that the model's context holds"));
+  if (!absl::IsOutOfRange(ids.status())) return AnnotateField(ids.status(), name);
+  return InvalidField(name,
+                      absl::StrCat(AbslSv(name), ": has more than the ", model.max_context_tokens,
+                                   " tokens that the model's context holds"),
+                      "context_length_exceeded");
 }
 
 absl::StatusOr<std::vector<uint32_t>> EncodeMessages(const v1::Messages& messages, const ServedModel& model,
                                                      const TextCodec& codec) {
-  if (messages.messages().empty()) return absl::InvalidArgumentError("messages: is empty");
+  if (messages.messages().empty()) return InvalidField("messages", "messages: is empty");
   auto conversation = nlohmann::ordered_json::array();
   for (const v1::Message& message : messages.messages()) {
     conversation.push_back({{"role", message.role()}, {"content", message.content()}});
   }
   const absl::StatusOr<std::string> text =
       codec.RenderChat(conversation, /*add_generation_prompt=*/true, nlohmann::ordered_json::object());
-  if (!text.ok()) return Annotate(text.status(), "messages");
+  if (!text.ok()) return AnnotateField(text.status(), "messages");
   return EncodePrompt("messages", *text, /*add_special_tokens=*/false, model, codec);  // templates write them
 }
 
@@ -51,18 +54,18 @@ absl::StatusOr<std::vector<uint32_t>> EncodeInput(const v1::GenerateRequest& req
     case v1::GenerateRequest::INPUT_NOT_SET:
       break;
   }
-  return absl::InvalidArgumentError("input: one of text, token_ids and messages must be set");
+  return InvalidField("input", "input: one of text, token_ids and messages must be set");
 }
 
 absl::Status ReadConstraint(const v1::GenerateRequest& request, v1::SamplingParams* sampling) {
   if (sampling->has_constraint()) {
-    return absl::InvalidArgumentError("sampling.constraint: is made by the router of structured_output");
+    return InvalidField("sampling.constraint", "sampling.constraint: is made by the router of structured_output");
   }
   if (!request.has_structured_output()) return absl::OkStatus();
   AnswerGrammar answer;
   const absl::Status added = answer.Add(request.structured_output());
   const absl::StatusOr<std::string> grammar = added.ok() ? answer.Finish({}) : added;
-  if (!grammar.ok()) return Annotate(grammar.status(), "structured_output");
+  if (!grammar.ok()) return AnnotateField(grammar.status(), "structured_output");
   sampling->mutable_constraint()->set_grammar(*grammar);
   return absl::OkStatus();
 }
@@ -83,6 +86,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   input.priority = request.priority();
   input.trace_parts = request.trace_parts();
   input.prompt_progress = request.prompt_progress();
+  input.resumable = request.resumable();
   WINNOW_ASSIGN_OR_RETURN(input.selection, SelectionOf(request.selection(), model));
   WINNOW_ASSIGN_OR_RETURN(input.prompt_token_ids, EncodeInput(request, model, codec));
   WINNOW_ASSIGN_OR_RETURN(input.max_tokens, LimitMaxTokens(Optional(request.has_max_tokens(), request.max_tokens()),
@@ -90,7 +94,7 @@ absl::StatusOr<GenerationInput> ParseGenerateRequest(const v1::GenerateRequest& 
   WINNOW_RETURN_IF_ERROR(ReadConstraint(request, &input.sampling));
   const std::vector<std::string> bad_words(request.bad_words().begin(), request.bad_words().end());
   if (const absl::Status added = AddBadWords(bad_words, codec, &input.sampling); !added.ok()) {
-    return Annotate(added, "bad_words");
+    return AnnotateField(added, "bad_words");
   }
   WINNOW_RETURN_IF_ERROR(CheckGenerationInput(input, model));
   return input;

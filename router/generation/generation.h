@@ -37,10 +37,21 @@ struct GenerationInput {
   // The observer hears how likely the prompt's tokens were, and this many most likely ones at their places.
   std::optional<uint32_t> prompt_top_logprobs = {};
   std::chrono::system_clock::time_point deadline;
+  // The client may lose its connection, or its router, and go on with the answer.
+  bool resumable = false;
+  // It does: the request is the same but for what its token says.
+  struct Resume {
+    std::string token;
+    std::vector<uint32_t> next_index;  // tokens that it has of each output; missing ones: 0
+  };
+  std::optional<Resume> resume = {};
 };
 
 // New tokens of one output and the text that is final with them. Text may lag behind tokens: incomplete UTF-8 and what
 // could be the beginning of a stop string is held back. The text pieces of an output concatenate to its whole text.
+//
+// Of an answer that is resumed all deltas come again, because text depends on what was before it; one ends where the
+// tokens that the client has end.
 struct TextDelta {
   uint32_t output_index = 0;
   uint32_t first_index = 0;
@@ -110,6 +121,11 @@ class GenerationHandle {
   virtual absl::StatusOr<GenerationFork> Fork(const ForkInput& /*input*/, GenerationObserver* /*observer*/) {
     return absl::UnimplementedError("this generation cannot be forked");
   }
+  // Of a resumable request; else empty.
+  virtual std::string resume_token() const { return {}; }
+  // The client has gone without a word: a resumable request is not cancelled when this is destroyed, but kept by its
+  // ranks for whoever resumes it.
+  virtual void Leave() {}
 };
 
 class Generation {
@@ -118,6 +134,10 @@ class Generation {
   // `observer` must outlive the handle. Statuses as TokenGenerator::Start.
   virtual absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input,
                                                                   GenerationObserver* observer) = 0;
+  // Ends the request that has this resume token, whether or not a client listens to it, on whatever router.
+  virtual absl::Status Abort(const std::string& /*resume_token*/, const Caller& /*caller*/) {
+    return absl::UnimplementedError("resume_token: requests cannot be resumed here");
+  }
 };
 
 }  // namespace winnow

@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <random>
 
-#include "common/rpc/grpc_status.h"
 #include "router/generation/caller_model.h"
 #include "router/generation/generate_request.h"
 #include "router/generation/grpc_caller.h"
+#include "router/generation/grpc_error.h"
 #include "router/generation/request_checks.h"
+#include "router/generation/request_error.h"
 
 namespace winnow {
 namespace {
@@ -35,15 +36,27 @@ struct GenerationService::Calls {
   std::unordered_set<std::string> ended;
   std::deque<std::string> ended_order;  // oldest first
 
-  absl::Status Add(const std::string& id, const std::string& tenant, const std::shared_ptr<GenerateCall>& call) {
+  absl::Status Add(const std::string& id, const std::string& tenant, const std::shared_ptr<GenerateCall>& call,
+                   bool takes_over) {
     std::lock_guard lock(mutex);
-    if (active.try_emplace(id, Active{call, tenant}).second) return absl::OkStatus();
-    return absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way"));
+    const auto [it, is_new] = active.try_emplace(id, Active{call, tenant});
+    if (is_new) return absl::OkStatus();
+    if (takes_over && it->second.tenant == tenant) {
+      it->second.call = call;
+      return absl::OkStatus();
+    }
+    return WithField(
+        absl::AlreadyExistsError(absl::StrCat("request_id: a request with the id \"", id, "\" is under way")),
+        "request_id", "already_exists");
   }
 
-  void Remove(const std::string& id) {
+  // Of a call that is gone.
+  void Remove(const std::string& id, const GenerateCall* call) {
     std::lock_guard lock(mutex);
-    active.erase(id);
+    const auto it = active.find(id);
+    // Another call has taken its place.
+    if (it == active.end() || it->second.call.lock().get() != call) return;
+    active.erase(it);
     if (!ended.insert(id).second) return;
     ended_order.push_back(id);
     if (ended_order.size() <= kRememberedCalls) return;
@@ -111,6 +124,24 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Generate(grpc
   return NewCall(id, tenant, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input)); });
 }
 
+grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Resume(grpc::CallbackServerContext* context,
+                                                                          const v1::ResumeRequest* request) {
+  absl::StatusOr<GenerationInput> input = Parse(request->request(), context);
+  if (!input.ok()) return RefusedCall(input.status());
+  input->resumable = true;
+  input->resume.emplace().token = request->resume_token();
+  std::vector<ClientPosition> positions;
+  for (const v1::OutputPosition& position : request->positions()) {
+    input->resume->next_index.push_back(position.next_index());
+    positions.emplace_back(position.next_index(),
+                           position.has_text_bytes() ? std::optional<uint64_t>(position.text_bytes()) : std::nullopt);
+  }
+  const std::string id = input->request_id, tenant = input->caller.tenant;
+  return NewCall(
+      id, tenant, [&](GenerateCall& call) { call.Begin(generation_, *std::move(input), std::move(positions)); },
+      /*takes_over=*/true);
+}
+
 grpc::ServerWriteReactor<v1::GenerateResponse>* GenerationService::Fork(grpc::CallbackServerContext* context,
                                                                         const v1::ForkRequest* request) {
   absl::StatusOr<Caller> caller = CallerOf(*context);
@@ -136,19 +167,20 @@ GenerateCall* GenerationService::RefusedCall(const absl::Status& status) {
   return NewCall("", "", [&](GenerateCall& call) { call.Refuse(status); });
 }
 
-GenerateCall* GenerationService::NewCall(const std::string& id, const std::string& tenant, const Launch& launch) {
+GenerateCall* GenerationService::NewCall(const std::string& id, const std::string& tenant, const Launch& launch,
+                                         bool takes_over) {
   const auto on_end = [this](absl::StatusCode code) {
     if (options_.on_end) options_.on_end(code);
   };
-  auto registered = std::make_shared<bool>(!id.empty());
+  auto registered = std::make_shared<const GenerateCall*>(nullptr);
   const auto call = std::make_shared<GenerateCall>(on_end, [calls = calls_, id, registered] {
-    if (*registered) calls->Remove(id);
+    if (*registered != nullptr) calls->Remove(id, *registered);
   });
-  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, tenant, call);
+  const absl::Status status = id.empty() ? absl::OkStatus() : calls_->Add(id, tenant, call, takes_over);
   if (status.ok()) {
+    if (!id.empty()) *registered = call.get();
     launch(*call);
   } else {
-    *registered = false;
     call->Refuse(status);
   }
   return call.get();
@@ -158,7 +190,12 @@ grpc::ServerUnaryReactor* GenerationService::Abort(grpc::CallbackServerContext* 
                                                    const v1::AbortRequest* request, v1::AbortResponse*) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::StatusOr<Caller> caller = CallerOf(*context);
-  reactor->Finish(ToGrpc(caller.ok() ? calls_->Abort(request->request_id(), caller->tenant) : caller.status()));
+  absl::Status status = caller.status();
+  if (status.ok()) {
+    status = request->resume_token().empty() ? calls_->Abort(request->request_id(), caller->tenant)
+                                             : generation_->Abort(request->resume_token(), *caller);
+  }
+  reactor->Finish(ToRichGrpc(status));
   return reactor;
 }
 

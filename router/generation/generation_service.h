@@ -35,6 +35,8 @@ class GenerationService final : public v1::GenerationService::CallbackService {
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Resume(grpc::CallbackServerContext* context,
+                                                         const v1::ResumeRequest* request) override;
   grpc::ServerWriteReactor<v1::GenerateResponse>* Fork(grpc::CallbackServerContext* context,
                                                        const v1::ForkRequest* request) override;
   grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
@@ -44,8 +46,10 @@ class GenerationService final : public v1::GenerationService::CallbackService {
   struct Calls;
 
   using Launch = std::function<void(GenerateCall& call)>;
-  // A call of the tenant that is known by `id` while it lives; `launch` begins it.
-  GenerateCall* NewCall(const std::string& id, const std::string& tenant, const Launch& launch);
+  // A call of the tenant that is known by `id` while it lives; `launch` begins it. With `takes_over` the id may be that
+  // of another call of the tenant, which may not have noticed yet that its client is gone.
+  GenerateCall* NewCall(const std::string& id, const std::string& tenant, const Launch& launch,
+                        bool takes_over = false);
   GenerateCall* RefusedCall(const absl::Status& status);
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context) const;
   std::chrono::system_clock::time_point DeadlineOf(const grpc::CallbackServerContext& context) const;

@@ -11,12 +11,15 @@ using Clock = KeyAccount::Clock;
 // client that begins its next request at once finds the place free.
 class CountingObserver final : public GenerationObserver {
  public:
-  CountingObserver(KeyAccount::Place place, GenerationObserver* next) : place_(std::move(place)), next_(next) {}
+  // `known`: tokens of each output that have been counted before.
+  CountingObserver(KeyAccount::Place place, GenerationObserver* next, std::vector<uint32_t> known = {})
+      : place_(std::move(place)), next_(next), known_(std::move(known)) {}
 
   void OnPromptProgress(const PromptProgress& progress) override { next_->OnPromptProgress(progress); }
   void OnPromptTokens(const std::vector<v1::Token>& tokens) override { next_->OnPromptTokens(tokens); }
   void OnDelta(const TextDelta& delta) override {
-    place_.CountAnswer(static_cast<uint32_t>(delta.tokens.size()), Clock::now());
+    const bool is_known = delta.output_index < known_.size() && delta.first_index < known_[delta.output_index];
+    if (!is_known) place_.CountAnswer(static_cast<uint32_t>(delta.tokens.size()), Clock::now());
     next_->OnDelta(delta);
   }
   void OnOutputEnd(const OutputEnd& end) override { next_->OnOutputEnd(end); }
@@ -33,6 +36,7 @@ class CountingObserver final : public GenerationObserver {
  private:
   KeyAccount::Place place_;
   GenerationObserver* const next_;
+  const std::vector<uint32_t> known_;
 };
 
 class LimitedHandle final : public GenerationHandle {
@@ -52,6 +56,8 @@ class LimitedHandle final : public GenerationHandle {
     fork.handle = std::make_unique<LimitedHandle>(std::move(counting), std::move(fork.handle), request);
     return fork;
   }
+  std::string resume_token() const override { return inner_->resume_token(); }
+  void Leave() override { inner_->Leave(); }
 
  private:
   const std::unique_ptr<CountingObserver> observer_;  // outlives what calls it
@@ -70,7 +76,8 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> LimitedGeneration::Start(Gener
                                     .answer_tokens = input.max_tokens,
                                     .priority = input.priority};
   WINNOW_ASSIGN_OR_RETURN(KeyAccount::Place place, account->Admit(request, Clock::now()));
-  auto counting = std::make_unique<CountingObserver>(std::move(place), observer);
+  auto counting = std::make_unique<CountingObserver>(std::move(place), observer,
+                                                     input.resume ? input.resume->next_index : std::vector<uint32_t>());
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<GenerationHandle> inner, inner_->Start(std::move(input), counting.get()));
   return std::make_unique<LimitedHandle>(std::move(counting), std::move(inner), request);
 }

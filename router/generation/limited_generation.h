@@ -14,6 +14,9 @@ class LimitedGeneration final : public Generation {
 
   // Statuses of KeyAccount::Admit, and those of `inner`.
   absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input, GenerationObserver* observer) override;
+  absl::Status Abort(const std::string& resume_token, const Caller& caller) override {
+    return inner_->Abort(resume_token, caller);
+  }
 
  private:
   Generation* const inner_;

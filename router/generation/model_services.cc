@@ -1,15 +1,16 @@
 #include "router/generation/model_services.h"
 
-#include "common/rpc/grpc_status.h"
 #include "common/selection/spec_text.h"
 #include "router/generation/grpc_caller.h"
+#include "router/generation/grpc_error.h"
+#include "router/generation/request_error.h"
 
 namespace winnow {
 namespace {
 
 grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
+  reactor->Finish(ToRichGrpc(status));
   return reactor;
 }
 
@@ -22,7 +23,7 @@ grpc::ServerUnaryReactor* TokenizerService::Tokenize(grpc::CallbackServerContext
   if (!caller.ok()) return Answer(context, caller.status());
   const bool add_special_tokens = !request->has_add_special_tokens() || request->add_special_tokens();
   const absl::StatusOr<std::vector<uint32_t>> ids = codec_->Encode(request->text(), add_special_tokens);
-  if (!ids.ok()) return Answer(context, Annotate(ids.status(), "text"));
+  if (!ids.ok()) return Answer(context, AnnotateField(ids.status(), "text"));
   response->mutable_ids()->Assign(ids->begin(), ids->end());
   return Answer(context, absl::OkStatus());
 }
@@ -34,8 +35,8 @@ grpc::ServerUnaryReactor* TokenizerService::Detokenize(grpc::CallbackServerConte
   if (!caller.ok()) return Answer(context, caller.status());
   for (const uint32_t id : request->ids()) {
     if (id < vocab_size_) continue;
-    return Answer(context, absl::InvalidArgumentError(
-                               absl::StrCat("ids: token id ", id, " is not in the vocabulary of ", vocab_size_)));
+    return Answer(
+        context, InvalidField("ids", absl::StrCat("ids: token id ", id, " is not in the vocabulary of ", vocab_size_)));
   }
   response->set_text(codec_->Decode({request->ids().begin(), request->ids().end()}, request->skip_special_tokens()));
   return Answer(context, absl::OkStatus());

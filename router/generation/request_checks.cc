@@ -3,12 +3,13 @@
 #include <cmath>
 
 #include "router/generation/answer_length.h"
+#include "router/generation/request_error.h"
 
 namespace winnow {
 namespace {
 
 absl::Status FieldError(std::string_view field, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat(AbslSv(field), ": ", what));
+  return InvalidField(field, absl::StrCat(AbslSv(field), ": ", what));
 }
 
 // NaN is in no range.
@@ -31,8 +32,9 @@ absl::Status CheckRequestId(const std::string& id) {
 
 absl::Status CheckModelName(const std::optional<std::string>& name, const ServedModel& model) {
   if (!name || model.HasName(*name)) return absl::OkStatus();
-  return absl::NotFoundError(
-      absl::StrCat("model: \"", *name, "\" does not exist; this server has ", model.QuotedNames()));
+  return WithField(
+      absl::NotFoundError(absl::StrCat("model: \"", *name, "\" does not exist; this server has ", model.QuotedNames())),
+      "model", "model_not_found");
 }
 
 absl::Status CheckSampling(const v1::SamplingParams& s, const ServedModel& model) {

@@ -1,5 +1,6 @@
 #include "router/generation/selection_options.h"
 
+#include "router/generation/request_error.h"
 #include "router/generation/selection_rules.h"
 
 namespace winnow {
@@ -39,7 +40,7 @@ absl::StatusOr<SelectionSpec> SelectionOf(const v1::SelectionOptions& options, c
   const absl::StatusOr<SpecChanges> changes = ReadOptions(options);
   absl::StatusOr<SelectionSpec> spec =
       changes.ok() ? ResolveSelection(*changes, model) : absl::StatusOr<SelectionSpec>(changes.status());
-  if (!spec.ok()) return Annotate(spec.status(), ProtoField(SpecErrorField(spec.status()), options));
+  if (!spec.ok()) return AnnotateField(spec.status(), ProtoField(SpecErrorField(spec.status()), options));
   return spec;
 }
 

@@ -9,6 +9,7 @@
 #include "common/selection/indexer_spec.h"
 #include "common/selection/window_layers.h"
 #include "router/generation/output_text.h"
+#include "router/generation/resume_token.h"
 #include "router/tasks/strand.h"
 
 namespace winnow {
@@ -34,6 +35,16 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     record_.request_id = std::move(request_id);
   }
 
+  // Before Start: the generation can be resumed with this token, or is, from these tokens of each output on.
+  void MakeResumable(v1::ResumeToken token, const std::optional<GenerationInput::Resume>& resume) {
+    token_ = std::move(token);
+    if (resume) known_tokens_ = resume->next_index;
+    known_tokens_.resize(token_->outputs());
+    is_resumed_ = resume.has_value();
+  }
+
+  std::string resume_token() const { return token_ ? EncodeResumeToken(*token_) : std::string(); }
+
   // Outputs have the sample indices from `first_sample` on. On an error no callback has run.
   absl::Status Start(uint32_t n, uint32_t first_sample) {
     outputs_.reserve(n);
@@ -50,6 +61,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
         request.prompt_progress = false;
         request.prompt_top_logprobs.reset();
       }
+      if (token_) MakeResumable(output->index, &request);
       absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
         record_.ended = absl::StatusCodeToString(stream.status().code());
@@ -59,6 +71,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       std::lock_guard lock(progress_mutex_);
       output->stream = *std::move(stream);
     }
+    if (token_ && !is_resumed_) NoteRankInToken();
     if (tools_.metrics) {
       for (const auto& output : outputs_) output->timer.emplace(tools_.metrics, arrival_);
     }
@@ -109,10 +122,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   }
 
   // No callback runs after it returns, except the one it is called from.
-  void Cancel() {
+  void Cancel(Leftovers leftovers = Leftovers::kFree) {
     strand_.Close();
     closed_ = true;
-    for (const auto& output : outputs_) CloseOutput(*output, FinishedReason::kAbort);
+    for (const auto& output : outputs_) CloseOutput(*output, FinishedReason::kAbort, leftovers);
   }
 
  private:
@@ -170,7 +183,33 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     std::unique_ptr<TokenStream> stream;
   };
 
+  void MakeResumable(uint32_t output_index, TokenRequest* request) const {
+    request->resume_key = ResumeKeyOf(*token_, output_index);
+    if (!is_resumed_) return;
+    request->resume = TokenResume{.inference = {token_->inference_rank(), token_->incarnation()},
+                                  .next_index = known_tokens_[output_index]};
+    // Siblings are where they were.
+    request->group = 0;
+    request->group_size = 1;
+  }
+
+  void NoteRankInToken() {
+    std::lock_guard lock(progress_mutex_);
+    const std::optional<ForkSource> place = outputs_.front()->stream->fork_source();
+    if (!place) return;
+    token_->set_inference_rank(place->inference.rank);
+    token_->set_incarnation(place->inference.incarnation);
+  }
+
   void OnTokens(Output& output, uint32_t first_index, const std::vector<v1::Token>& tokens) {
+    const uint32_t known = is_resumed_ ? known_tokens_[output.index] : 0;
+    if (known <= first_index || known - first_index >= tokens.size()) return TakeTokens(output, first_index, tokens);
+    const auto middle = tokens.begin() + (known - first_index);
+    TakeTokens(output, first_index, {tokens.begin(), middle});
+    TakeTokens(output, known, {middle, tokens.end()});
+  }
+
+  void TakeTokens(Output& output, uint32_t first_index, const std::vector<v1::Token>& tokens) {
     if (output.closed) return;
     if (!record_.first_token && !tokens.empty()) {
       record_.first_token = RequestTimer::Clock::now() - arrival_;
@@ -187,7 +226,8 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       std::lock_guard lock(progress_mutex_);
       for (const v1::Token& token : delta.tokens) output.ids.push_back(token.id());
     }
-    if (piece.stop_match) CloseOutput(output, FinishedReason::kStop);
+    // Whoever resumes it finds the same stop.
+    if (piece.stop_match) CloseOutput(output, FinishedReason::kStop, Leftovers::kKeepTokens);
     observer_->OnDelta(delta);
     if (piece.stop_match) ReportEnd(output, v1::FINISH_REASON_STOP, std::move(piece.stop_match), std::nullopt);
   }
@@ -207,7 +247,8 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   void OnFailed(Output& output, const absl::Status& status) {
     if (output.closed) return;
     record_.ended = absl::StatusCodeToString(status.code());
-    for (const auto& each : outputs_) CloseOutput(*each, FinishedReason::kError);
+    // The client may resume it: where this router stops, or because it has done so already.
+    for (const auto& each : outputs_) CloseOutput(*each, FinishedReason::kError, Leftovers::kKeepComputing);
     observer_->OnFailed(status);
   }
 
@@ -220,7 +261,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     if (is_last && !closed_) observer_->OnDone(usage_);
   }
 
-  void CloseOutput(Output& output, FinishedReason reason) {
+  void CloseOutput(Output& output, FinishedReason reason, Leftovers leftovers = Leftovers::kFree) {
     if (std::exchange(output.closed, true)) return;
     if (output.timer) output.timer->OnEnd(reason);
     if (output.index == 0) NoteRanks(output);
@@ -228,6 +269,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     std::unique_ptr<TokenStream> stream;  // destroyed without the lock
     std::lock_guard lock(progress_mutex_);
     stream = std::move(output.stream);
+    if (stream != nullptr) stream->SetLeftovers(leftovers);
   }
 
   // Where an output is now; after a failover or a hand-over, that is another inference rank.
@@ -264,6 +306,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   const Tools tools_;
   const TokenRequest request_;  // of an output, but for its sample index
   Strand strand_{Strand::Start::kHeld};
+  // Constant after Start.
+  std::optional<v1::ResumeToken> token_;
+  bool is_resumed_ = false;
+  std::vector<uint32_t> known_tokens_;  // of each output, that its client has
 
   // Touched on the strand, by Start before it is released, and by Cancel after it is closed.
   bool closed_ = false;
@@ -281,7 +327,10 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 class Handle final : public GenerationHandle {
  public:
   explicit Handle(std::shared_ptr<RunningGeneration> generation) : generation_(std::move(generation)) {}
-  ~Handle() override { generation_->Cancel(); }
+  ~Handle() override { generation_->Cancel(leftovers_); }
+
+  std::string resume_token() const override { return generation_->resume_token(); }
+  void Leave() override { leftovers_ = Leftovers::kKeepComputing; }
 
   absl::StatusOr<GenerationFork> Fork(const ForkInput& input, GenerationObserver* observer) override {
     WINNOW_ASSIGN_OR_RETURN(auto started, generation_->Fork(input, observer));
@@ -294,6 +343,7 @@ class Handle final : public GenerationHandle {
 
  private:
   const std::shared_ptr<RunningGeneration> generation_;
+  Leftovers leftovers_ = Leftovers::kFree;
 };
 
 uint64_t RandomSeed() {
@@ -309,6 +359,18 @@ TextGeneration::TextGeneration(TextGenerationOptions options, TokenGenerator* ge
 
 absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(GenerationInput input,
                                                                         GenerationObserver* observer) {
+  std::optional<v1::ResumeToken> token;
+  if (input.resume) {
+    WINNOW_ASSIGN_OR_RETURN(token, DecodeResumeToken(input.resume->token));
+    WINNOW_RETURN_IF_ERROR(
+        CheckResumeToken(*token, options_.cluster, input.caller.tenant, std::chrono::system_clock::now()));
+    WINNOW_RETURN_IF_ERROR(CheckResumesRequest(*token, input));
+    input.sampling.set_seed(token->seed());
+  }
+  if (!input.sampling.has_seed()) input.sampling.set_seed(RandomSeed());
+  if (input.resumable && !token) token = NewResumeToken(options_.cluster, input);
+  const std::optional<GenerationInput::Resume> resume = std::move(input.resume);
+
   const auto prompt_tokens = static_cast<uint32_t>(input.prompt_token_ids.size());
   std::set<uint32_t> ends(input.stop_token_ids.begin(), input.stop_token_ids.end());
   if (!input.ignore_eos) ends.insert(options_.eos_token_ids.begin(), options_.eos_token_ids.end());
@@ -334,7 +396,6 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   }
   request.selection = WithWindowLayers(std::move(request.selection), options_.windows, options_.num_kv_heads);
   request.selection = WithIndexer(std::move(request.selection), options_.index_top_k);
-  if (!request.sampling.has_seed()) request.sampling.set_seed(RandomSeed());
   request.stopping.set_max_tokens(input.max_tokens);
   request.stopping.set_ignore_eos(input.ignore_eos);
   request.stopping.mutable_stop_token_ids()->Assign(input.stop_token_ids.begin(), input.stop_token_ids.end());
@@ -352,6 +413,7 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   };
   auto generation =
       std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request), std::move(input.request_id));
+  if (token) generation->MakeResumable(*std::move(token), resume);
   const absl::Status status = generation->Start(input.n, first_sample);
   if (options_.metrics) {
     if (status.ok()) {
@@ -362,6 +424,13 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
   }
   if (!status.ok()) return status;
   return std::make_unique<Handle>(std::move(generation));
+}
+
+absl::Status TextGeneration::Abort(const std::string& resume_token, const Caller& caller) {
+  WINNOW_ASSIGN_OR_RETURN(const v1::ResumeToken token, DecodeResumeToken(resume_token));
+  WINNOW_RETURN_IF_ERROR(CheckResumeToken(token, options_.cluster, caller.tenant, std::chrono::system_clock::now()));
+  for (uint32_t i = 0; i < token.outputs(); ++i) generator_->Free(ResumeKeyOf(token, i), caller.tenant);
+  return absl::OkStatus();
 }
 
 }  // namespace winnow

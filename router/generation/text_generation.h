@@ -15,6 +15,7 @@
 namespace winnow {
 
 struct TextGenerationOptions {
+  std::string cluster = {};          // whose resume tokens these are
   std::set<uint32_t> eos_token_ids;  // end an output silently, unless the request ignores them
   // Of the served model, checked against its shape; may be absent. Every request's selection is resolved with it here,
   // so that all its attempts, on whatever rank, have the same budgets by head.
@@ -29,7 +30,8 @@ struct TextGenerationOptions {
 };
 
 // Generation over token streams: one stream per sample, all of one group and one seed, each with its own text and stop
-// strings.
+// strings. A resumable one has a token that carries all that is needed to go on with it; this keeps nothing of it once
+// its handle is gone.
 //
 // The callbacks of one generation come from a strand of its own, on threads of the TokenGenerator or the timers, never
 // on the thread that is in Start; but they may come before Start has returned.
@@ -40,6 +42,7 @@ class TextGeneration final : public Generation {
                  TimerQueue* timers);
 
   absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput input, GenerationObserver* observer) override;
+  absl::Status Abort(const std::string& resume_token, const Caller& caller) override;
 
  private:
   const TextGenerationOptions options_;

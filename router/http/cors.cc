@@ -58,7 +58,7 @@ HttpHandler WithCors(CorsPolicy policy, HttpHandler handler) {
     const auto allowed = origin == nullptr ? std::nullopt : AllowedOrigin(policy, *origin);
     if (allowed) {
       headers.push_back({"Access-Control-Allow-Origin", *allowed});
-      headers.push_back({"Access-Control-Expose-Headers", "x-request-id, Retry-After"});
+      headers.push_back({"Access-Control-Expose-Headers", "x-request-id, Retry-After, Winnow-Resume"});
       if (request.method == HttpMethod::kOptions && request.FindHeader("access-control-request-method") != nullptr) {
         exchange->SetRoute("preflight");
         headers.push_back({"Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS"});

@@ -7,14 +7,14 @@ namespace winnow {
 void SseWriter::Start() {
   if (started_) return;
   started_ = true;
-  exchange_->StartStream({.status = 200,
-                          .content_type = "text/event-stream; charset=utf-8",
-                          .headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}}});
+  exchange_->StartStream(
+      {.status = 200, .content_type = "text/event-stream; charset=utf-8", .headers = std::move(headers_)});
 }
 
-bool SseWriter::Event(std::string_view data, std::string_view name) {
+bool SseWriter::Event(std::string_view data, const SseFields& fields) {
   Start();
-  const std::string head = name.empty() ? "" : absl::StrCat("event: ", AbslSv(name), "\n");
+  const std::string head = absl::StrCat(fields.name.empty() ? "" : absl::StrCat("event: ", AbslSv(fields.name), "\n"),
+                                        fields.id.empty() ? "" : absl::StrCat("id: ", AbslSv(fields.id), "\n"));
   return exchange_->Write(absl::StrCat(head, "data: ", AbslSv(data), "\n\n"));
 }
 

@@ -1,25 +1,14 @@
 #include "router/openai/api_error.h"
 
-#include "absl/strings/cord.h"
 #include "absl/strings/str_replace.h"
-#include "router/keys/retry_after.h"
 #include "router/openai/json_writer.h"
 
 namespace winnow {
 namespace {
 
-constexpr char kParamPayload[] = "winnow/param";
-constexpr char kCodePayload[] = "winnow/code";
-
-std::string PayloadOf(const absl::Status& status, const char* name) {
-  const auto payload = status.GetPayload(name);
-  return payload ? std::string(*payload) : std::string();
-}
-
 struct Mapping {
   int http_status;
   const char* type;
-  const char* code;
 };
 
 Mapping MappingOf(absl::StatusCode code) {
@@ -28,24 +17,24 @@ Mapping MappingOf(absl::StatusCode code) {
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kOutOfRange:
     case absl::StatusCode::kUnimplemented:
-      return {400, "invalid_request_error", ""};
+      return {400, "invalid_request_error"};
     case absl::StatusCode::kUnauthenticated:
-      return {401, "invalid_request_error", "invalid_api_key"};
+      return {401, "invalid_request_error"};
     case absl::StatusCode::kPermissionDenied:
-      return {403, "invalid_request_error", "permission_denied"};
+      return {403, "invalid_request_error"};
     case absl::StatusCode::kNotFound:
-      return {404, "invalid_request_error", "not_found"};
+      return {404, "invalid_request_error"};
     case absl::StatusCode::kResourceExhausted:
-      return {429, "rate_limit_error", "rate_limit_exceeded"};
+      return {429, "rate_limit_error"};
     case absl::StatusCode::kCancelled:
-      return {499, "server_error", "cancelled"};
+      return {499, "server_error"};
     case absl::StatusCode::kUnavailable:
     case absl::StatusCode::kAborted:
-      return {503, "service_unavailable_error", "service_unavailable"};
+      return {503, "service_unavailable_error"};
     case absl::StatusCode::kDeadlineExceeded:
-      return {504, "timeout_error", "timeout"};
+      return {504, "timeout_error"};
     default:
-      return {500, "server_error", "internal_error"};
+      return {500, "server_error"};
   }
 }
 
@@ -60,45 +49,31 @@ HttpResponse ToResponse(const ApiError& error) {
 
 }  // namespace
 
-absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code) {
-  absl::Status status = absl::InvalidArgumentError(AbslSv(message));
-  if (!param.empty()) status.SetPayload(kParamPayload, absl::Cord(AbslSv(param)));
-  if (!code.empty()) status.SetPayload(kCodePayload, absl::Cord(AbslSv(code)));
-  return status;
-}
-
 absl::Status RenameField(const absl::Status& status, const std::function<std::string(const std::string&)>& rename) {
-  const std::string param = PayloadOf(status, kParamPayload);
-  if (param.empty()) return status;
-  const std::string renamed = rename(param);
+  const ErrorFacts facts = FactsOf(status);
+  if (facts.field.empty()) return status;
+  const std::string renamed = rename(facts.field);
   const std::string message =
-      absl::StrReplaceAll(status.message(), {{absl::StrCat("\"", param), absl::StrCat("\"", renamed)}});
-  absl::Status result(status.code(), message);
-  result.SetPayload(kParamPayload, absl::Cord(renamed));
-  if (const std::string code = PayloadOf(status, kCodePayload); !code.empty()) {
-    result.SetPayload(kCodePayload, absl::Cord(code));
-  }
-  return result;
+      absl::StrReplaceAll(status.message(), {{absl::StrCat("\"", facts.field), absl::StrCat("\"", renamed)}});
+  return WithField(absl::Status(status.code(), message), renamed, facts.code);
 }
 
 absl::Status ModelNotFound(std::string_view name, const ServedModel& served) {
-  absl::Status status =
+  return WithField(
       absl::NotFoundError(absl::StrCat("The model \"", AbslSv(name.substr(0, 256)),
-                                       "\" does not exist here; this server serves ", served.QuotedNames(), "."));
-  status.SetPayload(kParamPayload, absl::Cord("model"));
-  status.SetPayload(kCodePayload, absl::Cord("model_not_found"));
-  return status;
+                                       "\" does not exist here; this server serves ", served.QuotedNames(), ".")),
+      "model", "model_not_found");
 }
 
 ApiError ToApiError(const absl::Status& status) {
   const Mapping mapping = MappingOf(status.code());
+  ErrorFacts facts = FactsOf(status);
   ApiError error{.http_status = mapping.http_status,
                  .message = std::string(StdSv(status.message())),
                  .type = mapping.type,
-                 .param = PayloadOf(status, kParamPayload),
-                 .code = PayloadOf(status, kCodePayload)};
-  error.retry_after_s = RetryAfter(status).value_or(error.retry_after_s);
-  if (error.code.empty()) error.code = mapping.code;
+                 .param = std::move(facts.field),
+                 .code = std::move(facts.code)};
+  error.retry_after_s = facts.retry_after_s.value_or(error.retry_after_s);
   if (error.message.empty()) error.message = absl::StatusCodeToString(status.code());
   return error;
 }

@@ -4,14 +4,11 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "router/generation/request_error.h"
 #include "router/generation/served_model.h"
 #include "router/http/http_message.h"
 
 namespace winnow {
-
-// A refusal that blames one field of the request: INVALID_ARGUMENT that remembers the field's path and a code ("" =
-// null).
-absl::Status InvalidField(std::string_view param, std::string_view message, std::string_view code = "invalid_value");
 
 // The same refusal of a field that the client calls otherwise.
 absl::Status RenameField(const absl::Status& status, const std::function<std::string(const std::string&)>& rename);

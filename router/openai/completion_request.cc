@@ -102,6 +102,10 @@ absl::StatusOr<GenerationRequest> ParseCompletionRequest(const Json& body, const
   WINNOW_ASSIGN_OR_RETURN(
       std::vector<std::vector<uint32_t>> prompts,
       ParsePrompts(*prompt, add_special_tokens, PromptBound(body, model) != nullptr, request.fields.n, model, codec));
+  if (request.fields.resumable && prompts.size() > 1) {
+    return InvalidField("winnow.resumable",
+                        absl::StrCat("\"winnow.resumable\" is for one prompt, and there are ", prompts.size(), "."));
+  }
   for (std::vector<uint32_t>& token_ids : prompts) {
     WINNOW_RETURN_IF_ERROR(TruncatePrompt(reader, max_tokens, model, &token_ids));
     WINNOW_ASSIGN_OR_RETURN(const uint32_t limit,

@@ -8,6 +8,8 @@
 namespace winnow {
 namespace {
 
+using Stage = ChoicePosition::Stage;
+
 constexpr int kClientClosedRequest = 499;  // as CANCELLED of ToApiError
 
 std::string_view EndpointLabel(Endpoint endpoint) {
@@ -46,6 +48,7 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
       format_(std::move(config.format)),
       deadline_(config.deadline),
       hooks_(*config.hooks),
+      resume_token_(std::move(config.resume_token)),
       keep_alive_(config.keep_alive),
       sse_(exchange_),
       last_sent_(Clock::now()),
@@ -53,6 +56,7 @@ GenerationSession::GenerationSession(std::shared_ptr<HttpExchange> exchange, Con
   usage_.SetSelection(SpecText(request_.fields.selection));
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
+    if (i < config.client_has.size()) choice.client_has = config.client_has[i];
     if (!request_.fields.stream) choice.result.message.content = request_.prompts[i / request_.fields.n].echo;
     choice.parser = MakeMessageParser(request_.parsing, [this] { return NewToolCallId(request_.parsing.tools); });
   }
@@ -95,12 +99,21 @@ void GenerationSession::Start(Generation* generation) {
     // Nothing stands before a prompt's first token.
     if (input.prompt_top_logprobs) prompt_tokens_.emplace_back(1).front().set_id(prompt.token_ids.front());
     input.deadline = deadline_;
+    input.resumable = fields.resumable;
+    if (resume_token_) {
+      input.resume.emplace().token = *resume_token_;
+      for (const Choice& choice : choices_) input.resume->next_index.push_back(choice.client_has.tokens);
+    }
     observers_.push_back(std::make_unique<PromptObserver>(this, i));
     absl::StatusOr<std::unique_ptr<GenerationHandle>> handle =
         generation->Start(std::move(input), observers_.back().get());
     if (!handle.ok()) return Fail(handle.status());
     handles_.push_back(*std::move(handle));
   }
+  if (!fields.resumable) return;
+  // At once: a client that loses its connection before the first event resumes, too.
+  sse_.AddHeader({"Winnow-Resume", handles_.front()->resume_token()});
+  sse_.Start();
 }
 
 void GenerationSession::Enqueue(uint32_t prompt_index, Event event) {
@@ -140,8 +153,12 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point at, Text
   if (request_.drops_answer) return;
   const uint32_t index = prompt_index * request_.fields.n + delta.output_index;
   Choice& choice = choices_.at(index);
-  ObserveLatency(&choice, at, delta.tokens.size());
+  // Text without tokens is what their end has set free: in a resumable stream one event tells of it.
+  if (delta.tokens.empty() && request_.fields.resumable) {
+    return choice.parser->Push(delta.text, &choice.rest.message);
+  }
   choice.tokens += static_cast<uint32_t>(delta.tokens.size());
+  if (choice.tokens > choice.client_has.tokens) ObserveLatency(&choice, at, delta.tokens.size());
   ChoiceDelta said{.message = {}, .tokens = std::move(delta.tokens)};
   choice.parser->Push(delta.text, &said.message);
   // What the parser holds back counts with what it turns out to be part of.
@@ -155,9 +172,8 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputE
   const uint32_t index = prompt_index * request_.fields.n + end.output_index;
   Choice& choice = choices_.at(index);
   if (end.stats) usage_.Add(*end.stats);
-  ChoiceDelta rest;
-  choice.parser->Finish(&rest.message);
-  if (!rest.message.empty()) Deliver(index, std::move(rest));
+  choice.parser->Finish(&choice.rest.message);
+  if (!choice.rest.message.empty()) Deliver(index, std::move(choice.rest), Stage::kRest);
   ChoiceEnd how{.reason = end.reason, .stop_match = std::move(end.stop_match), .called_tools = choice.called_tools};
   if (request_.drops_answer) how = {.reason = v1::FINISH_REASON_LENGTH};
   if (!request_.fields.stream) {
@@ -165,10 +181,10 @@ void GenerationSession::Handle(uint32_t prompt_index, Clock::time_point, OutputE
     return;
   }
   SendFirstChunk(index);
-  Send(format_->EndChunk(index, how, UsageOf(index)));
+  SendOf(index, {.tokens = choice.tokens, .stage = Stage::kEnded}, format_->EndChunk(index, how, UsageOf(index)));
 }
 
-void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta) {
+void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta, Stage stage) {
   Choice& choice = choices_[index];
   choice.called_tools = choice.called_tools || !delta.message.tool_calls.empty();
   const bool tokens_wanted =
@@ -182,7 +198,10 @@ void GenerationSession::Deliver(uint32_t index, ChoiceDelta delta) {
   }
   SendFirstChunk(index);
   const bool says_something = !delta.message.empty() || (tokens_wanted && !delta.tokens.empty());
-  if (says_something) Send(format_->DeltaChunk(index, delta, UsageOf(index), &choice.text_offset));
+  if (says_something) {
+    SendOf(index, {.tokens = choice.tokens, .stage = stage},
+           format_->DeltaChunk(index, delta, UsageOf(index), &choice.text_offset));
+  }
 }
 
 std::optional<ChunkUsage> GenerationSession::UsageOf(uint32_t index) const {
@@ -219,19 +238,37 @@ void GenerationSession::ObserveLatency(Choice* choice, Clock::time_point at, siz
 
 void GenerationSession::SendFirstChunk(uint32_t index) {
   if (std::exchange(choices_[index].first_sent, true)) return;
-  Send(format_->FirstChunk(index, UsageOf(index)));
+  SendOf(index, {.tokens = 0, .stage = Stage::kTokens}, format_->FirstChunk(index, UsageOf(index)));
   const std::string& echo = request_.prompts[index / request_.fields.n].echo;
   if (echo.empty() && !request_.echoes_logprobs) return;
   ChoiceDelta delta{.message = {.content = echo}, .tokens = {}};
   if (request_.echoes_logprobs) delta.prompt_tokens = prompt_tokens_[index / request_.fields.n];
-  Send(format_->DeltaChunk(index, delta, UsageOf(index), &choices_[index].text_offset));
+  SendOf(index, {.tokens = 0, .stage = Stage::kTokens},
+         format_->DeltaChunk(index, delta, UsageOf(index), &choices_[index].text_offset));
 }
 
 void GenerationSession::Send(const StreamEvents& events) {
+  Write(events, "");
+}
+
+void GenerationSession::SendOf(uint32_t index, const ChoicePosition& position, const StreamEvents& events) {
+  if (events.empty() || !request_.fields.resumable) return Write(events, "");
+  Choice& choice = choices_[index];
+  if (position <= choice.client_has) return;
+  choice.client_has = position;
+  std::vector<ChoicePosition> positions;
+  for (const Choice& each : choices_) positions.push_back(each.client_has);
+  Write(events, EventId(positions));
+}
+
+void GenerationSession::Write(const StreamEvents& events, const std::string& id) {
   for (const StreamEvent& event : events) {
+    const bool is_last = &event == &events.back();
     // A client that lags too far behind ends the request; OnClose says so as well, but there is no need to go on until
     // then.
-    if (!released_ && !sse_.Event(event.data, event.name)) Release("cancelled", kClientClosedRequest);
+    if (!released_ && !sse_.Event(event.data, {.name = event.name, .id = is_last ? std::string_view(id) : ""})) {
+      Release("cancelled", kClientClosedRequest);
+    }
     last_sent_ = Clock::now();
   }
 }
@@ -274,6 +311,7 @@ void GenerationSession::Fail(const absl::Status& status) {
 
 void GenerationSession::Release(std::string_view outcome, int http_status) {
   if (std::exchange(released_, true)) return;
+  for (const auto& handle : handles_) handle->Leave();
   handles_.clear();
   if (hooks_.on_answer) hooks_.on_answer(http_status);
   if (hooks_.on_generation) {

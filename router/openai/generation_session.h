@@ -2,6 +2,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -9,6 +10,7 @@
 #include "router/generation/generation.h"
 #include "router/http/http_exchange.h"
 #include "router/http/sse_writer.h"
+#include "router/openai/event_position.h"
 #include "router/openai/generation_request.h"
 #include "router/openai/openai_hooks.h"
 #include "router/openai/response_format.h"
@@ -20,7 +22,11 @@ namespace winnow {
 //
 // Observer callbacks only queue what they are told; one task on the connection's thread takes all that has come and
 // writes it, so that callbacks never wait for a client. When the exchange ends early, the handles are destroyed and
-// that cancels downstream. It keeps itself alive until the exchange closes.
+// that cancels downstream, or leaves a resumable request to whoever resumes it. It keeps itself alive until the
+// exchange closes.
+//
+// Of an answer that is resumed everything is said again, to the formats and parsers, whose state it makes; events that
+// the client has are not sent.
 class GenerationSession : public StreamKeepAlive::Stream, public std::enable_shared_from_this<GenerationSession> {
  public:
   struct Config {
@@ -29,7 +35,9 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
     std::unique_ptr<ResponseFormat> format;
     std::chrono::system_clock::time_point deadline;
     const OpenAiHooks* hooks = nullptr;
-    std::chrono::milliseconds keep_alive{0};  // a stream that says nothing for so long sends a comment; 0: never
+    std::optional<std::string> resume_token = {};  // the client goes on with an answer,
+    std::vector<ChoicePosition> client_has = {};   // of which it has so much
+    std::chrono::milliseconds keep_alive{0};       // a stream that says nothing for so long sends a comment; 0: never
   };
 
   GenerationSession(std::shared_ptr<HttpExchange> exchange, Config config);
@@ -52,9 +60,11 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   class PromptObserver;
   struct Choice {
     std::unique_ptr<MessageParser> parser;
-    ChoiceResult result;     // of a stream only what its chunks need
-    size_t text_offset = 0;  // characters streamed
-    uint32_t tokens = 0;     // so far
+    ChoiceResult result;        // of a stream only what its chunks need
+    size_t text_offset = 0;     // characters streamed
+    uint32_t tokens = 0;        // so far
+    ChoiceDelta rest;           // what its end has set free
+    ChoicePosition client_has;  // in a resumable stream
     bool called_tools = false;
     bool first_sent = false;
     Clock::time_point last_token_at;
@@ -77,10 +87,15 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   void Handle(uint32_t prompt_index, Clock::time_point at, absl::Status& status);
   void ObserveLatency(Choice* choice, Clock::time_point at, size_t tokens);
   // Tells the client what has become of a choice, or keeps it for the whole response.
-  void Deliver(uint32_t index, ChoiceDelta delta);
+  void Deliver(uint32_t index, ChoiceDelta delta, ChoicePosition::Stage stage = ChoicePosition::Stage::kTokens);
   void SendFirstChunk(uint32_t index);
   std::optional<ChunkUsage> UsageOf(uint32_t index) const;
+  // Events of the stream's own, which a client that resumes gets again.
   void Send(const StreamEvents& events);
+  // Events of a choice, which is at this position behind them; not to a client that is as far.
+  void SendOf(uint32_t index, const ChoicePosition& position, const StreamEvents& events);
+  // `id` is the last event's.
+  void Write(const StreamEvents& events, const std::string& id);
   void Complete();
   void Fail(const absl::Status& status);
   // Destroys the handles, which cancels what is left; nothing is handled afterwards.
@@ -93,6 +108,7 @@ class GenerationSession : public StreamKeepAlive::Stream, public std::enable_sha
   const std::unique_ptr<ResponseFormat> format_;
   const std::chrono::system_clock::time_point deadline_;
   const OpenAiHooks& hooks_;
+  const std::optional<std::string> resume_token_;
   const std::chrono::milliseconds keep_alive_;
 
   std::mutex mutex_;

@@ -13,6 +13,7 @@
 #include "router/openai/chat_request.h"
 #include "router/openai/completion_request.h"
 #include "router/openai/generation_session.h"
+#include "router/openai/json_reader.h"
 #include "router/openai/model_list.h"
 #include "router/openai/responses_request.h"
 #include "router/openai/selection_list.h"
@@ -51,6 +52,23 @@ absl::StatusOr<std::chrono::milliseconds> RequestTimeout(const HttpRequest& requ
                         "The header x-request-timeout-ms must be a positive number of milliseconds.");
   }
   return std::min(std::chrono::milliseconds(ms), options.max_timeout);
+}
+
+// Sets what of `config` the headers Winnow-Resume and Last-Event-ID say.
+absl::Status ReadResume(const HttpRequest& request, GenerationSession::Config* config) {
+  const std::string* token = request.FindHeader("winnow-resume");
+  if (token == nullptr) return absl::OkStatus();
+  const CommonFields& fields = config->request.fields;
+  if (!fields.resumable) {
+    return InvalidField("winnow-resume",
+                        "The header Winnow-Resume asks for the rest of a resumable stream: send the request as it was, "
+                        "with \"winnow\": {\"resumable\": true}.");
+  }
+  config->resume_token = *token;
+  const std::string* last_event = request.FindHeader("last-event-id");
+  if (last_event == nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(config->client_has, ParseEventId(*last_event, fields.n));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -108,6 +126,7 @@ class OpenAiService::Impl {
   void Refuse(const Exchange& exchange, const absl::Status& status);
   void Answer(Exchange exchange,
               absl::StatusOr<std::string> (*answer)(const Json&, const ServedModel&, const TextCodec&));
+  void Abort(const Exchange& exchange);
   void ShowModel(const Exchange& exchange);
   void ShowReady(const Exchange& exchange);
   void ShowMetrics(Exchange exchange);
@@ -138,6 +157,7 @@ void OpenAiService::Impl::AddRoutes(RouteTable* routes) {
               [this](Exchange exchange) { Answer(std::move(exchange), &TokenizeJson); });
   routes->Add(HttpMethod::kPost, "/detokenize",
               [this](Exchange exchange) { Answer(std::move(exchange), &DetokenizeJson); });
+  routes->Add(HttpMethod::kPost, "/abort", [this](Exchange exchange) { Abort(exchange); });
   routes->Add(HttpMethod::kGet, "/health",
               [](Exchange exchange) { exchange->Respond({.body = R"({"status":"ok"})"}); });
   // What SageMaker asks.
@@ -212,6 +232,7 @@ void OpenAiService::Impl::StartSession(const Exchange& exchange, absl::StatusOr<
                                    .deadline = std::chrono::system_clock::now() + *timeout,
                                    .hooks = &callbacks_.hooks,
                                    .keep_alive = options_.stream_keep_alive};
+  if (const absl::Status read = ReadResume(exchange->request(), &config); !read.ok()) return Refuse(exchange, read);
   const bool stream = config.request.fields.stream;
   const auto session = std::make_shared<GenerationSession>(exchange, std::move(config));
   session->Start(&generation_);
@@ -237,6 +258,20 @@ void OpenAiService::Impl::Answer(Exchange exchange,
       [](const Exchange& ready, absl::StatusOr<std::string> json) {
         ready->Respond(json.ok() ? HttpResponse{.body = *std::move(json)} : ErrorResponse(json.status()));
       });
+}
+
+void OpenAiService::Impl::Abort(const Exchange& exchange) {
+  const auto abort = [&]() -> absl::Status {
+    WINNOW_ASSIGN_OR_RETURN(const Caller caller, CallerOf(exchange->request()));
+    WINNOW_ASSIGN_OR_RETURN(const Json body, ParseJsonObject(exchange->request().body));
+    JsonReader reader(body);
+    const std::optional<std::string> token = reader.String("resume_token");
+    if (!token) reader.Fail("resume_token", "is needed: what the header Winnow-Resume of the answer says.");
+    WINNOW_RETURN_IF_ERROR(reader.status());
+    return generation_.Abort(*token, caller);
+  };
+  const absl::Status status = abort();
+  exchange->Respond(status.ok() ? HttpResponse{.body = "{}"} : ErrorResponse(status));
 }
 
 void OpenAiService::Impl::ShowModel(const Exchange& exchange) {

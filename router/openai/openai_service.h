@@ -41,6 +41,7 @@ struct OpenAiCallbacks {
 //   POST /v1/responses                            the same, as items
 //   GET  /v1/models, /v1/models/{id}
 //   POST /tokenize, /detokenize                   as vLLM has them
+//   POST /abort                                   ends a resumable request by its token
 //   GET  /health, /ping, /ready, /version, /metrics
 //
 // Stop the HTTP server before destroying it.

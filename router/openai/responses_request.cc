@@ -197,6 +197,10 @@ absl::StatusOr<GenerationRequest> ParseResponsesRequest(const Json& body, const 
     return RenameField(request.status(),
                        [&](const std::string& field) { return ResponsesField(field, input.origins); });
   }
+  if (request->fields.resumable) {
+    return InvalidField("winnow.resumable",
+                        "\"winnow.resumable\" is not served for responses: chats and completions have it.");
+  }
   request->endpoint = Endpoint::kResponses;
   request->echoed = Echoed(body);
   return request;

@@ -193,9 +193,13 @@ absl::StatusOr<CommonFields> ParseCommonFields(const Json& body, const ServedMod
   WINNOW_ASSIGN_OR_RETURN(fields.selection, ParseSelectionFields(body, model));
   WINNOW_ASSIGN_OR_RETURN(fields.priority, ParsePriority(body));
   WINNOW_ASSIGN_OR_RETURN(fields.trace_parts, ParseTraceParts(body));
-  WINNOW_ASSIGN_OR_RETURN(fields.prompt_progress, ParsePromptProgress(body));
+  WINNOW_ASSIGN_OR_RETURN(fields.prompt_progress, ParseWinnowFlag(body, "prompt_progress"));
   if (fields.prompt_progress && !fields.stream) {
     return InvalidField("winnow.prompt_progress", "\"winnow.prompt_progress\" needs \"stream\" to be true.");
+  }
+  WINNOW_ASSIGN_OR_RETURN(fields.resumable, ParseWinnowFlag(body, "resumable"));
+  if (fields.resumable && !fields.stream) {
+    return InvalidField("winnow.resumable", "\"winnow.resumable\" is for streams: \"stream\" must be true.");
   }
   return fields;
 }

@@ -33,6 +33,7 @@ struct CommonFields {
   uint32_t trace_parts = 0;  // 0: no trace
   bool skip_prefix_cache = false;
   bool prompt_progress = false;  // the stream tells how far its prompts are
+  bool resumable = false;        // a stream, of one prompt
 
   bool stream = false;
   bool include_usage = false;

@@ -13,7 +13,8 @@
 namespace winnow {
 namespace {
 
-constexpr std::array kKeys = {"selection", "budget", "min_captured_mass", "priority", "trace", "prompt_progress"};
+constexpr std::array kKeys = {"selection", "budget",          "min_captured_mass", "priority",
+                              "trace",     "prompt_progress", "resumable"};
 
 bool IsGiven(const Json& object, const char* key) {
   const auto it = object.find(key);
@@ -111,11 +112,11 @@ absl::StatusOr<uint32_t> ParseTraceParts(const Json& body) {
   return static_cast<uint32_t>(*parts);
 }
 
-absl::StatusOr<bool> ParsePromptProgress(const Json& body) {
+absl::StatusOr<bool> ParseWinnowFlag(const Json& body, const char* key) {
   const auto it = body.find("winnow");
   if (it == body.end() || it->is_null()) return false;
   JsonReader reader(*it, "winnow.");
-  const bool wanted = reader.Bool("prompt_progress").value_or(false);
+  const bool wanted = reader.Bool(key).value_or(false);
   WINNOW_RETURN_IF_ERROR(reader.status());
   return wanted;
 }

@@ -45,12 +45,17 @@ bool Call::ReadOne() {
   return true;
 }
 
-GenerationClient::GenerationClient(const Cluster& cluster)
-    : stub_(v1::GenerationService::NewStub(
-          grpc::CreateChannel(cluster.grpc_address(), grpc::InsecureChannelCredentials()))) {}
+GenerationClient::GenerationClient(const Cluster& cluster) : GenerationClient(cluster.grpc_address()) {}
+
+GenerationClient::GenerationClient(const std::string& address)
+    : stub_(v1::GenerationService::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {}
 
 std::unique_ptr<Call> GenerationClient::Generate(const v1::GenerateRequest& request) {
   return std::make_unique<Call>([&](grpc::ClientContext* context) { return stub_->Generate(context, request); });
+}
+
+std::unique_ptr<Call> GenerationClient::Resume(const v1::ResumeRequest& request) {
+  return std::make_unique<Call>([&](grpc::ClientContext* context) { return stub_->Resume(context, request); });
 }
 
 std::unique_ptr<Call> GenerationClient::Fork(const v1::ForkRequest& request) {

@@ -40,6 +40,8 @@ class Call {
   // Reads until the output has that many tokens or the stream ends.
   bool ReadUntil(size_t tokens, uint32_t output = 0);
   const Answer& Finish();
+  // As a client that goes away.
+  void Cancel() { context_.TryCancel(); }
   const Answer& answer() const { return answer_; }
   bool WaitForAccepted() { return ReadOne(); }
 
@@ -54,7 +56,9 @@ class Call {
 class GenerationClient {
  public:
   explicit GenerationClient(const Cluster& cluster);
+  explicit GenerationClient(const std::string& address);
   std::unique_ptr<Call> Generate(const v1::GenerateRequest& request);
+  std::unique_ptr<Call> Resume(const v1::ResumeRequest& request);
   std::unique_ptr<Call> Fork(const v1::ForkRequest& request);
 
  private:

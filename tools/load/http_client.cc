@@ -1,5 +1,6 @@
 #include "tools/load/http_client.h"
 
+#include <algorithm>
 #include <boost/asio/connect.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -42,6 +43,7 @@ class Exchange {
     request.set(http::field::host, host_ + ":" + port_);
     request.set(http::field::content_type, "application/json");
     if (!options_.api_key.empty()) request.set(http::field::authorization, "Bearer " + options_.api_key);
+    for (const auto& [name, value] : options_.headers) request.set(name, value);
     request.keep_alive(false);
     request.body() = body;
     request.prepare_payload();
@@ -121,13 +123,28 @@ class Exchange {
   bool cancelled_ = false;
 };
 
+// nullopt: a comment that keeps the connection alive.
+std::optional<ServerSentEvent> ParseEvent(std::string_view text) {
+  ServerSentEvent event;
+  constexpr std::string_view kId = "id: ", kData = "data: ";
+  if (text.starts_with(kId)) {
+    const size_t end = std::min(text.find('\n'), text.size() - 1);
+    event.id = text.substr(kId.size(), end - kId.size());
+    text.remove_prefix(end + 1);
+  }
+  if (!text.starts_with(kData)) return std::nullopt;
+  event.data = text.substr(kData.size());
+  return event;
+}
+
 HttpReply Failed(const Exchange& exchange) {
-  return {0, "no answer: " + exchange.error().message()};
+  return {.status = 0, .body = "no answer: " + exchange.error().message()};
 }
 
 HttpReply ReplyOf(const Exchange& exchange, std::string body) {
   const http::response<http::string_body>& response = exchange.response();
-  HttpReply reply{static_cast<int>(response.result_int()), std::move(body)};
+  HttpReply reply{.status = static_cast<int>(response.result_int()), .body = std::move(body)};
+  reply.resume_token = std::string(response["Winnow-Resume"]);
   const auto seconds = response[http::field::retry_after];
   std::from_chars(seconds.data(), seconds.data() + seconds.size(), reply.retry_after_s);
   return reply;
@@ -144,8 +161,21 @@ HttpReply HttpClient::Send(std::string_view method, const std::string& path, std
   return ReplyOf(exchange, exchange.response().body());
 }
 
+HttpClient HttpClient::With(HttpHeaders headers) const {
+  Options options = options_;
+  options.headers.insert(options.headers.end(), headers.begin(), headers.end());
+  return HttpClient(std::move(options));
+}
+
 HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body,
                              const std::function<bool(std::string_view)>& on_event, const std::stop_token& stop) const {
+  return StreamEvents(
+      path, body, [&](const ServerSentEvent& event) { return on_event(event.data); }, stop);
+}
+
+HttpReply HttpClient::StreamEvents(const std::string& path, const nlohmann::json& body,
+                                   const std::function<bool(const ServerSentEvent&)>& on_event,
+                                   const std::stop_token& stop) const {
   Exchange exchange(options_);
   const std::stop_callback cancel(stop, [&exchange] { exchange.Cancel(); });
   if (exchange.Send("POST", path, body.dump())) return Failed(exchange);
@@ -157,12 +187,15 @@ HttpReply HttpClient::Stream(const std::string& path, const nlohmann::json& body
     more = exchange.ReadSome();
     const std::string& text = response.body();
     for (size_t end; events && (end = text.find("\n\n", begin)) != std::string::npos; begin = end + 2) {
-      std::string_view event = std::string_view(text).substr(begin, end - begin);
-      if (!event.starts_with("data: ")) continue;  // a comment that keeps the connection alive
-      if (!on_event(event.substr(6))) return ReplyOf(exchange, "");
+      const std::optional<ServerSentEvent> event = ParseEvent(std::string_view(text).substr(begin, end - begin));
+      if (event && !on_event(*event)) return ReplyOf(exchange, "");
     }
   }
-  if (exchange.error()) return Failed(exchange);
+  if (exchange.error()) {
+    HttpReply reply = ReplyOf(exchange, Failed(exchange).body);
+    reply.status = 0;
+    return reply;
+  }
   return ReplyOf(exchange, events ? "" : response.body());
 }
 

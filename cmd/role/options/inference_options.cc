@@ -82,6 +82,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   DeclareMaxRunning(fields, &max_running);
   prefill.Declare(fields);
   scheduling.Declare(fields);
+  DeclareResumeGrace(fields, &resume_grace);
   DeclareSlotMemory(fields, &slot_memory_bytes);
   selection.Declare(fields);
   fields.Nested("cache", &cache);
@@ -137,6 +138,12 @@ void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel) {
       "of the MLP, of the weights and of resident KV. For models that do not fit one GPU, and for shorter times "
       "between tokens. The model's kv heads must be divisible by it. 0 = as many as --device names, of one process.",
       0, 4);
+}
+
+void DeclareResumeGrace(Fields& fields, std::chrono::microseconds* resume_grace) {
+  fields.Duration("resume-grace", resume_grace,
+                  "How long an inference rank goes on with a resumable request that nobody listens to, and keeps the "
+                  "tokens of one that has ended, so that its client can resume it.");
 }
 
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -53,6 +54,7 @@ struct InferenceProcessOptions {
   uint32_t max_running = 64;
   PrefillFlags prefill;
   SchedulingFlags scheduling;
+  std::chrono::microseconds resume_grace{30'000'000};
   int64_t slot_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
@@ -67,6 +69,7 @@ void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place);
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens);
 void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
+void DeclareResumeGrace(Fields& fields, std::chrono::microseconds* resume_grace);
 void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
 
 }  // namespace winnow

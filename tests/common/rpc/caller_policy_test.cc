@@ -32,6 +32,7 @@ const std::map<std::string, std::string> kTable = {
     {"winnow.v1.CacheService.ForkSequence", "I"},
     {"winnow.v1.CacheService.ReleaseSequence", "RI"},
     {"winnow.v1.GenerationService.Generate", "RICA-"},
+    {"winnow.v1.GenerationService.Resume", "RICA-"},
     {"winnow.v1.GenerationService.Fork", "RICA-"},
     {"winnow.v1.GenerationService.Abort", "RICA-"},
     {"winnow.v1.MembershipService.Register", "IC"},

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "common/rpc/identity.h"
+#include "common/rpc/router_memberships.h"
 #include "common/rpc/rpc_server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -92,7 +93,7 @@ class MembershipClientTest : public testing::Test {
 
   MembershipClient::Options Options() {
     MembershipClient::Options options;
-    options.routers = {*ParseHostPort(server_->address())};
+    options.router = *ParseHostPort(server_->address());
     *options.registration.mutable_identity() = identity_;
     options.load = [] {
       v1::RankLoad load;
@@ -201,30 +202,48 @@ TEST_F(MembershipClientTest, ARefusalIsFinal) {
   EXPECT_TRUE(serving_.empty());
 }
 
-TEST_F(MembershipClientTest, TakesTheFirstRouterThatAnswersAndTheNextWhenItIsLost) {
+TEST_F(MembershipClientTest, JoinsEveryRouterAndServesWhileOneKnowsIt) {
   FakeMembership second;
   auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
   ASSERT_TRUE(other.ok()) << other.status();
   MembershipClient::Options options = Options();
-  options.routers = {{"127.0.0.1", 1}, *ParseHostPort(server_->address()), *ParseHostPort((*other)->address())};
   options.localize = [](const HostPort& router, v1::RegisterRequest& registration) {
     registration.set_metrics_address("towards " + router.ToString());
     return absl::OkStatus();
   };
-  MembershipClient client(std::move(options));
+  const HostPort first = *ParseHostPort(server_->address());
+  // One that is not there keeps nobody waiting, and one that is named twice has the rank once.
+  const RouterMemberships memberships({{"127.0.0.1", 1}, first, *ParseHostPort((*other)->address()), first},
+                                      std::move(options));
   ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 1; }));
-  {
-    const std::lock_guard lock(second.mutex);
-    EXPECT_EQ(second.register_calls, 0);
-  }
+  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= 1; }));
   {
     const std::lock_guard lock(membership_.mutex);
+    EXPECT_EQ(membership_.registrations, 1);
     EXPECT_EQ(membership_.metrics_address, "towards " + server_->address());
+    const std::lock_guard other_lock(second.mutex);
+    EXPECT_EQ(second.metrics_address, "towards " + (*other)->address());
   }
   server_ = nullptr;
-  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= 1; }));
-  const std::lock_guard lock(second.mutex);
-  EXPECT_EQ(second.metrics_address, "towards " + (*other)->address());
+  int heartbeats = 0;
+  {
+    const std::lock_guard lock(second.mutex);
+    heartbeats = second.heartbeats;
+  }
+  // Longer than half a lease of the one that is lost.
+  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= heartbeats + 4; }));
+  const std::lock_guard lock(membership_.mutex);
+  EXPECT_EQ(serving_, std::vector<bool>{true});
+}
+
+TEST_F(MembershipClientTest, ARefusalByOneRouterIsFinal) {
+  FakeMembership second;
+  second.refusal = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "kv_shape.head_dim differs");
+  auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const RouterMemberships memberships({*ParseHostPort(server_->address()), *ParseHostPort((*other)->address())},
+                                      Options());
+  ASSERT_TRUE(membership_.Await([&] { return !refused_.ok(); }));
 }
 
 TEST_F(MembershipClientTest, ARegistrationThatCannotBeCompletedIsRefused) {

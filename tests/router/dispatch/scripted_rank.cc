@@ -136,6 +136,14 @@ void ScriptedRank::OnRequest(const v1::DispatchRequest& request) {
       submits_.push_back(request.submit());
       open_.insert(request.submit().request_id());
     }
+    if (request.has_resume()) {
+      resumes_.push_back(request.resume());
+      open_.insert(request.resume().request_id());
+    }
+    if (request.has_leave()) {
+      leaves_[request.leave().request_id()] = request.leave();
+      open_.erase(request.leave().request_id());
+    }
     if (request.has_cancel()) {
       cancels_.insert(request.cancel().request_id());
       open_.erase(request.cancel().request_id());
@@ -150,10 +158,18 @@ void ScriptedRank::Send(const v1::DispatchResponse& response) {
   {
     std::lock_guard lock(mutex_);
     call = call_;
-    if (!response.has_tokens()) open_.erase(response.request_id());
+    if (!response.has_tokens() && !response.has_resumed()) open_.erase(response.request_id());
     changed_.notify_all();
   }
   if (call) call->Send(response);
+}
+
+void ScriptedRank::SendResumed(uint64_t request_id, uint64_t sequence_id, const v1::Identity& cache_rank) {
+  v1::DispatchResponse response;
+  response.set_request_id(request_id);
+  response.mutable_resumed()->set_sequence_id(sequence_id);
+  *response.mutable_resumed()->add_cache_ranks() = cache_rank;
+  Send(response);
 }
 
 void ScriptedRank::SendTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids) {
@@ -208,6 +224,18 @@ ScriptedRank::Submit ScriptedRank::AwaitSubmit(size_t count) {
   std::unique_lock lock(mutex_);
   WINNOW_CHECK(changed_.wait_for(lock, kPatience, [&] { return submits_.size() >= count; }));
   return submits_[count - 1];
+}
+
+v1::DispatchRequest::Resume ScriptedRank::AwaitResume(size_t count) {
+  std::unique_lock lock(mutex_);
+  WINNOW_CHECK(changed_.wait_for(lock, kPatience, [&] { return resumes_.size() >= count; }));
+  return resumes_[count - 1];
+}
+
+v1::DispatchRequest::Leave ScriptedRank::AwaitLeave(uint64_t request_id) {
+  std::unique_lock lock(mutex_);
+  WINNOW_CHECK(changed_.wait_for(lock, kPatience, [&] { return leaves_.contains(request_id); }));
+  return leaves_.at(request_id);
 }
 
 size_t ScriptedRank::submit_count() const {

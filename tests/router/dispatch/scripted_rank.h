@@ -26,6 +26,8 @@ class ScriptedRank {
   // As a killed process: the socket closes.
   void Kill();
 
+  // As the rank that has what is asked for, with its KV there.
+  void SendResumed(uint64_t request_id, uint64_t sequence_id, const v1::Identity& cache_rank);
   void SendTokens(uint64_t request_id, uint32_t first_index, const std::vector<uint32_t>& ids);
   void SendPromptProgress(uint64_t request_id, uint32_t computed_tokens, uint32_t cached_tokens);
   // Tokens of the prompt with their log probabilities.
@@ -37,6 +39,9 @@ class ScriptedRank {
   // Waits until `count` Submits have come, and returns the last of these.
   Submit AwaitSubmit(size_t count);
   size_t submit_count() const;
+  // The same of Resume, and of Leave.
+  v1::DispatchRequest::Resume AwaitResume(size_t count);
+  v1::DispatchRequest::Leave AwaitLeave(uint64_t request_id);
   void AwaitCancel(uint64_t request_id);
   // Waits until every request has been finished, failed or cancelled, or its stream has ended.
   void AwaitIdle();
@@ -56,6 +61,8 @@ class ScriptedRank {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<Submit> submits_;
+  std::vector<v1::DispatchRequest::Resume> resumes_;
+  std::map<uint64_t, v1::DispatchRequest::Leave> leaves_;
   std::set<uint64_t> cancels_;
   std::set<uint64_t> open_;
   std::shared_ptr<Call> call_;  // the newest

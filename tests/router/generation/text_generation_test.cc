@@ -38,7 +38,12 @@ class ScriptedGenerator : public TokenGenerator {
  public:
   struct Stream : TokenStream {
     explicit Stream(ScriptedGenerator* o) : owner(o) {}
-    ~Stream() override { --owner->open; }
+    ~Stream() override {
+      --owner->open;
+      owner->leftovers.push_back(left);
+    }
+    void SetLeftovers(Leftovers leftovers) override { left = leftovers; }
+    Leftovers left = Leftovers::kFree;
     ScriptedGenerator* owner;
   };
   absl::StatusOr<std::unique_ptr<TokenStream>> Start(TokenRequest request, TokenObserver* observer) override {
@@ -62,6 +67,10 @@ class ScriptedGenerator : public TokenGenerator {
 
   size_t refuse_from = SIZE_MAX;
   std::function<void(TokenObserver*)> on_start;
+  void Free(const std::string& resume_key, const std::string&) override { freed.push_back(resume_key); }
+
+  std::vector<Leftovers> leftovers;  // of streams that are gone
+  std::vector<std::string> freed;
   std::vector<TokenRequest> requests;
   std::vector<TokenObserver*> observers;
   std::atomic<int> open{0};
@@ -387,6 +396,78 @@ TEST_F(TextGenerationTest, EventsDuringStartComeOnAnotherThread) {
   recorder.changed.wait(lock, [&] { return recorder.ended; });
   EXPECT_NE(recorder.thread, std::this_thread::get_id());
   EXPECT_EQ(recorder.text[0], "a");
+}
+
+class ResumableGenerationTest : public TextGenerationTest {
+ protected:
+  static GenerationInput Resumable() {
+    GenerationInput input = Input(2);
+    input.resumable = true;
+    input.stop = {"zz"};
+    input.deadline = std::chrono::system_clock::now() + std::chrono::minutes(10);
+    return input;
+  }
+};
+
+TEST_F(ResumableGenerationTest, GivesATokenWithWhichTheSameStreamsAreAskedForAgain) {
+  auto handle = Start(Resumable());
+  const std::string token = handle->resume_token();
+  ASSERT_FALSE(token.empty());
+  handle->Leave();
+  handle = nullptr;
+  EXPECT_THAT(generator_.leftovers, ElementsAre(Leftovers::kKeepComputing, Leftovers::kKeepComputing));
+
+  Recorder again;
+  GenerationInput input = Resumable();
+  input.resume = {.token = token, .next_index = {2}};
+  auto resumed = generation_.Start(input, &again);
+  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  EXPECT_EQ((*resumed)->resume_token(), token);
+  for (const size_t output : {0, 1}) {
+    const TokenRequest& first = generator_.requests[output];
+    const TokenRequest& second = generator_.requests[2 + output];
+    EXPECT_FALSE(first.resume_key.empty());
+    EXPECT_FALSE(first.resume.has_value());
+    EXPECT_EQ(second.resume_key, first.resume_key);
+    EXPECT_EQ(second.resume->next_index, output == 0 ? 2u : 0u);
+    EXPECT_EQ(second.sampling.seed(), first.sampling.seed());
+    EXPECT_EQ(second.sampling.sample_index(), output);
+    EXPECT_EQ(second.group, 0u);
+  }
+  EXPECT_NE(generator_.requests[0].resume_key, generator_.requests[1].resume_key);
+  EXPECT_TRUE(generation_.Abort(token, Caller{}).ok());
+  EXPECT_THAT(generator_.freed, ElementsAre(generator_.requests[0].resume_key, generator_.requests[1].resume_key));
+  EXPECT_FALSE(generation_.Abort(token, Caller{.tenant = "other"}).ok());
+}
+
+// Front ends leave out what comes before: a piece ends there however the tokens come.
+TEST_F(ResumableGenerationTest, CutsWhatComesAgainWhereTheClientIs) {
+  const std::string token = Start(Resumable())->resume_token();
+  for (const std::vector<size_t>& cuts : {std::vector<size_t>{5}, {1, 4}, {2, 3}, {3, 2}}) {
+    std::vector<std::pair<uint32_t, size_t>> pieces;
+    struct Pieces : Recorder {
+      void OnDelta(const TextDelta& delta) override {
+        Recorder::OnDelta(delta);
+        said->emplace_back(delta.first_index, delta.tokens.size());
+      }
+      std::vector<std::pair<uint32_t, size_t>>* said;
+    } recorder;
+    recorder.said = &pieces;
+    GenerationInput input = Resumable();
+    input.resume = {.token = token, .next_index = {2}};
+    auto resumed = generation_.Start(input, &recorder);
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    const size_t stream = generator_.requests.size() - 2;
+    uint32_t next = 0;
+    for (const size_t count : cuts) {
+      std::vector<uint32_t> ids;
+      for (size_t i = 0; i < count; ++i) ids.push_back(next + static_cast<uint32_t>(i));
+      generator_.Tokens(stream, next, ids);
+      next += static_cast<uint32_t>(count);
+    }
+    EXPECT_EQ(recorder.text[0], "abcde");
+    for (const auto& [first, count] : pieces) EXPECT_TRUE(first + count <= 2 || first >= 2);
+  }
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ void ServeAdmin(Services& services, AdminServiceImpl* admin) {
 std::unique_ptr<MembershipClient> Join(const RankPlace& place, v1::RegisterRequest registration,
                                        std::function<v1::RankLoad()> load) {
   MembershipClient::Options options;
-  options.routers = {place.router};
+  options.router = place.router;
   options.registration = std::move(registration);
   options.load = std::move(load);
   options.on_refused = [name = place.name](const absl::Status& status) {
@@ -65,7 +65,7 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
   engine_ = std::make_unique<Engine>(std::move(options), layout, model_, std::move(slots),
                                      frames->NewTransport(place.incarnation),
                                      LinkTable::Options{.identity = identity, .fingerprint = fingerprint}, metrics_);
-  service_ = std::make_unique<RankServiceImpl>(*engine_, SubmitLimits{.vocab_size = ToyModel::kVocab,
+  service_ = std::make_unique<RankServiceImpl>(*engine_, metrics_, SubmitLimits{.vocab_size = ToyModel::kVocab,
                                                                       .max_context_tokens = kMaxContext,
                                                                       .max_budget_tokens = kUnlimitedBudget,
                                                                       .lookahead = 1,

@@ -1,0 +1,115 @@
+#include "tests/e2e/router_pair.h"
+
+#include <arpa/inet.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace winnow::e2e {
+namespace {
+
+// Of a port that was free just now.
+std::string FreeAddress() {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
+  close(fd);
+  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+}
+
+constexpr const char* kSelection = "--budget=256";
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RouterPair>> RouterPair::Start(const std::vector<std::string>& rank_flags) {
+  auto pair = std::make_unique<RouterPair>();
+  for (int i = 0; i < kRouters; ++i) {
+    pair->http_.push_back(FreeAddress());
+    pair->grpc_.push_back(FreeAddress());
+    pair->router_metrics_.push_back(FreeAddress());
+  }
+  for (int i = 0; i < kRouters; ++i) {
+    pair->routers_.push_back(std::make_unique<Process>(pair->RouterArguments(i), Process::Environment{}));
+  }
+  const std::string routers = absl::StrCat("--router=", pair->grpc_[0], ",", pair->grpc_[1]);
+  for (int i = 0; i < kInferenceRanks; ++i) {
+    pair->inference_metrics_.push_back(FreeAddress());
+    std::vector<std::string> arguments = {WinnowBinary(),
+                                          "inference-rank",
+                                          "--model=" + DemoModel(),
+                                          absl::StrCat("--rank=inference-", i),
+                                          routers,
+                                          "--grpc=127.0.0.1:0",
+                                          "--metrics=" + pair->inference_metrics_.back(),
+                                          "--threads=1",
+                                          "--max-context=4096",
+                                          kSelection};
+    arguments.insert(arguments.end(), rank_flags.begin(), rank_flags.end());
+    pair->inference_.push_back(std::make_unique<Process>(arguments, Process::Environment{}));
+  }
+  pair->cache_metrics_ = FreeAddress();
+  pair->cache_ = std::make_unique<Process>(
+      std::vector<std::string>{WinnowBinary(), "cache-rank", "--rank=cache-0", routers, "--grpc=127.0.0.1:0",
+                               "--metrics=" + pair->cache_metrics_, "--threads=1", "--memory=512MiB"},
+      Process::Environment{});
+  const bool all_ready = WaitUntil(std::chrono::milliseconds(60'000), [&] {
+    for (int i = 0; i < kRouters; ++i) {
+      if (pair->RouterMetrics(i).Value("winnow_router_ranks", {{"kind", "inference"}}) != kInferenceRanks) return false;
+      if (!pair->IsReady(i)) return false;
+    }
+    return true;
+  });
+  if (!all_ready) return absl::UnavailableError("the routers did not become ready\n" + pair->Logs());
+  return pair;
+}
+
+std::vector<std::string> RouterPair::RouterArguments(int router) const {
+  return {WinnowBinary(),
+          "router",
+          "--model=" + DemoModel(),
+          absl::StrCat("--rank=router-", router),
+          "--http=" + http_[router],
+          "--grpc=" + grpc_[router],
+          "--metrics=" + router_metrics_[router],
+          kSelection};
+}
+
+void RouterPair::RestartRouter(int router) {
+  routers_[router]->Wait(std::chrono::milliseconds(10'000));
+  routers_[router] = std::make_unique<Process>(RouterArguments(router), Process::Environment{});
+}
+
+Metrics RouterPair::MetricsAt(const std::string& address) {
+  return Metrics(HttpClient(address, std::chrono::milliseconds(10'000)).Get("/metrics").body);
+}
+
+double RouterPair::SequencesLeft() const {
+  double left = 0;
+  for (int i = 0; i < kInferenceRanks; ++i) {
+    const Metrics metrics = InferenceMetrics(i);
+    left += std::max(0.0, metrics.Value("winnow_num_requests_running"));
+    left += std::max(0.0, metrics.Value("winnow_num_requests_waiting"));
+  }
+  const Metrics cache = CacheMetrics();
+  return left + cache.Value("winnow_sequences", {{"state", "active"}}) +
+         cache.Value("winnow_sequences", {{"state", "detached"}});
+}
+
+double RouterPair::Held() const {
+  double held = 0;
+  for (int i = 0; i < kInferenceRanks; ++i) held += InferenceMetrics(i).Value("winnow_held_requests");
+  return held;
+}
+
+std::string RouterPair::Logs() const {
+  std::string logs;
+  for (const auto* processes : {&routers_, &inference_}) {
+    for (const auto& process : *processes) absl::StrAppend(&logs, process->Log(), "\n");
+  }
+  return logs + cache_->Log();
+}
+
+}  // namespace winnow::e2e
