@@ -7,6 +7,9 @@
 
 #include "clients/cpp/client.h"
 #include "cmd/role/cache_host.h"
+#include "cmd/role/machine.h"
+#include "cmd/role/options/cache_options.h"
+#include "cmd/role/options/selection_options.h"
 #include "common/config/listen_address.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/metrics/version.h"
