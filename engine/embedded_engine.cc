@@ -163,7 +163,7 @@ struct EmbeddedEngine::RankPart {
 
   void Join(const HostPort& router, v1::RegisterRequest registration, std::function<v1::RankLoad()> load) {
     MembershipClient::Options options;
-    options.routers = {router};
+    options.router = router;
     options.registration = std::move(registration);
     options.load = std::move(load);
     options.on_serving = [](bool) {};
