@@ -190,6 +190,11 @@ AnswerStream Client::Generate(const v1::GenerateRequest& request) const {
       connection_, timeout_, [&](auto& stub, auto* context) { return stub.Generate(context, request); }));
 }
 
+AnswerStream Client::Resume(const v1::ResumeRequest& request) const {
+  return AnswerStream(std::make_unique<AnswerStream::Call>(
+      connection_, timeout_, [&](auto& stub, auto* context) { return stub.Resume(context, request); }));
+}
+
 AnswerStream Client::Fork(const v1::ForkRequest& request) const {
   return AnswerStream(std::make_unique<AnswerStream::Call>(
       connection_, timeout_, [&](auto& stub, auto* context) { return stub.Fork(context, request); }));

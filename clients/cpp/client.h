@@ -96,6 +96,8 @@ class Client {
   Client WithTimeout(std::chrono::milliseconds timeout) const;
 
   AnswerStream Generate(const v1::GenerateRequest& request) const;
+  // The rest of an answer whose stream or server was lost, of a request that was resumable. Any server of the cluster.
+  AnswerStream Resume(const v1::ResumeRequest& request) const;
   // Goes on from the current token of an answer under way, with random numbers of its own.
   AnswerStream Fork(const v1::ForkRequest& request) const;
   // Cancels a request by the id that its Accepted carried.

@@ -22,6 +22,8 @@ export interface Parameters {
   /** Selected rows per head. */
   budget?: number;
   requestId?: string;
+  /** The answer can go on after its stream or its server was lost: `resume`. */
+  resumable?: boolean;
   model?: string;
   /** Ends the request. */
   signal?: AbortSignal;
@@ -80,6 +82,8 @@ export class Answer implements AsyncIterable<Delta> {
   readonly selection: string;
   /** Of a fork: the tokens of its source with which it begins, and which are not repeated. */
   readonly forkedTokens: number;
+  /** Of a resumable request. */
+  readonly resumeToken: string;
   /** They grow while the answer is read. */
   readonly outputs: readonly Output[];
   /** At the end. */
@@ -121,6 +125,11 @@ export class Client {
   constructor(address?: string, options?: ClientOptions);
   generate(prompt: Prompt, parameters?: Parameters): Promise<Answer>;
   chat(messages: readonly Message[], parameters?: Parameters): Promise<Answer>;
+  /**
+   * Goes on with an answer, of a resumable request, whose stream or server was lost. What was read stays in `outputs`,
+   * and grows. May be asked of any server of the cluster, while one does not answer again and again.
+   */
+  resume(answer: Answer, options?: { signal?: AbortSignal }): Promise<Answer>;
   /** Goes on from the current token of an answer under way, with random numbers of its own. */
   fork(
     sourceRequestId: string,

@@ -22,7 +22,7 @@ export class WinnowError extends Error {
 const errorOf = (error) => new WinnowError(grpc.status[error.code] ?? 'UNKNOWN', error.details || error.message);
 
 const requestOf = (prompt, { stop = [], temperature, topP, seed, selection, budget, fields, ...known }) => {
-  const names = ['maxTokens', 'n', 'requestId', 'model', 'signal'];
+  const names = ['maxTokens', 'n', 'requestId', 'model', 'resumable', 'signal'];
   const unknown = Object.keys(known).filter((name) => !names.includes(name));
   if (unknown.length > 0) throw new TypeError(`unknown parameters: ${unknown}; \`fields\` takes those of the protocol`);
   const { signal, ...request } = known;
@@ -46,11 +46,15 @@ export class Answer {
   promptTokens = 0;
   selection = '';
   forkedTokens = 0;
+  resumeToken = '';
   outputs = [];
   usage = undefined;
+  #request;
 
-  constructor(call, signal) {
+  constructor(call, { signal, request, outputs = [] }) {
     this.#call = call;
+    this.#request = request;
+    this.outputs = outputs;
     this.#events = call[Symbol.asyncIterator]();
     const cancel = () => call.cancel();
     if (signal?.aborted) cancel();
@@ -65,6 +69,18 @@ export class Answer {
 
   cancel() {
     this.#call.cancel();
+  }
+
+  // What Client.resume sends.
+  resumption() {
+    if (this.#request === undefined || !this.resumeToken) {
+      throw new TypeError('this answer cannot be resumed: its request was not resumable');
+    }
+    const positions = this.outputs.map(({ text, tokens }) => ({
+      nextIndex: tokens.length,
+      textBytes: Buffer.byteLength(text),
+    }));
+    return { resumeToken: this.resumeToken, request: this.#request, positions };
   }
 
   // The first event, or the error of the request.
@@ -105,8 +121,8 @@ export class Answer {
     if (next.done) return undefined;
     const event = next.value;
     if (event.accepted) {
-      const { requestId, promptTokens, selection, forkedTokens } = event.accepted;
-      Object.assign(this, { requestId, promptTokens, selection, forkedTokens });
+      const { requestId, promptTokens, selection, forkedTokens, resumeToken } = event.accepted;
+      Object.assign(this, { requestId, promptTokens, selection, forkedTokens, resumeToken });
     } else if (event.delta) {
       const output = this.#output(event.delta.outputIndex ?? 0);
       output.text += event.delta.text ?? '';
@@ -158,7 +174,8 @@ export class Client {
   }
 
   async generate(prompt, parameters = {}) {
-    return this.#stream('Generate', requestOf(prompt, parameters), parameters.signal);
+    const request = requestOf(prompt, parameters);
+    return this.#stream('Generate', request, { signal: parameters.signal, request });
   }
 
   async chat(messages, parameters = {}) {
@@ -166,7 +183,13 @@ export class Client {
   }
 
   async fork(sourceRequestId, { signal, ...parameters } = {}) {
-    return this.#stream('Fork', { sourceRequestId, ...parameters }, signal);
+    return this.#stream('Fork', { sourceRequestId, ...parameters }, { signal });
+  }
+
+  async resume(answer, { signal } = {}) {
+    const resumption = answer.resumption();
+    const { request } = resumption;
+    return this.#stream('Resume', resumption, { signal, request, outputs: answer.outputs });
   }
 
   async abort(requestId) {
@@ -197,9 +220,9 @@ export class Client {
     return this.#timeoutMs === undefined ? {} : { deadline: Date.now() + this.#timeoutMs };
   }
 
-  #stream(method, request, signal) {
+  #stream(method, request, about) {
     const call = this.#services.generation[method](request, this.#metadata, this.#callOptions());
-    return new Answer(call, signal).begin();
+    return new Answer(call, about).begin();
   }
 
   #ask(service, method, request) {

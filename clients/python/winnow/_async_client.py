@@ -8,7 +8,18 @@ import grpc
 import grpc.aio
 
 from ._client import channel_arguments, metadata_of
-from ._messages import SERVICE, AnswerState, Delta, Message, Parameters, Prompt, WinnowError, error_of, generate_request
+from ._messages import (
+    SERVICE,
+    AnswerState,
+    Delta,
+    Message,
+    Parameters,
+    Prompt,
+    WinnowError,
+    error_of,
+    generate_request,
+    resume_request,
+)
 from .v1 import generation_pb2 as generation
 from .v1 import tokenizer_pb2 as tokenizer
 
@@ -81,10 +92,18 @@ class AsyncClient:
         self._timeout = timeout
 
     async def generate(self, prompt: Prompt, **parameters: Unpack[Parameters]) -> AsyncAnswer:
-        return await self._stream("GenerationService/Generate", generate_request(prompt, parameters))
+        request = generate_request(prompt, parameters)
+        answer = await self._stream("GenerationService/Generate", request)
+        answer.request = request
+        return answer
 
     async def chat(self, messages: Sequence[Message], **parameters: Unpack[Parameters]) -> AsyncAnswer:
         return await self.generate(messages, **parameters)
+
+    async def resume(self, answer: AnswerState) -> AsyncAnswer:
+        resumed = await self._stream("GenerationService/Resume", resume_request(answer))
+        resumed.request, resumed.outputs = answer.request, answer.outputs
+        return resumed
 
     async def fork(
         self,

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Sequence, Tuple
 
 import grpc
 
-from ._messages import KEEPALIVE, SERVICE, AnswerState, Delta, Message, Parameters, Prompt, error_of, generate_request
+from ._messages import (
+    KEEPALIVE,
+    SERVICE,
+    AnswerState,
+    Delta,
+    Message,
+    Parameters,
+    Prompt,
+    error_of,
+    generate_request,
+    resume_request,
+)
 from .v1 import admin_pb2 as admin
 from .v1 import generation_pb2 as generation
 from .v1 import model_pb2 as model
@@ -84,11 +95,21 @@ class Client:
 
     def generate(self, prompt: Prompt, **parameters: Unpack[Parameters]) -> Answer:
         """Sends a prompt: text as it is, token ids, or messages."""
-        return self._stream("GenerationService/Generate", generate_request(prompt, parameters))
+        request = generate_request(prompt, parameters)
+        answer = self._stream("GenerationService/Generate", request)
+        answer.request = request
+        return answer
 
     def chat(self, messages: Sequence[Message], **parameters: Unpack[Parameters]) -> Answer:
         """Sends the messages of a chat, to which the model's template is applied."""
         return self.generate(messages, **parameters)
+
+    def resume(self, answer: AnswerState) -> Answer:
+        """Goes on with an answer, of a resumable request, whose stream or server was lost. What was read stays in
+        `outputs`, and grows. May be asked of any server of the cluster, while one does not answer again and again."""
+        resumed = self._stream("GenerationService/Resume", resume_request(answer))
+        resumed.request, resumed.outputs = answer.request, answer.outputs
+        return resumed
 
     def fork(
         self,

@@ -81,6 +81,10 @@ class AnswerState:
         """The selection in force, as text."""
         self.forked_tokens = 0
         """Of a fork: the tokens of its source with which it begins, and which are not repeated."""
+        self.resume_token = ""
+        """Of a resumable request: what `resume` needs."""
+        self.request: Optional[generation.GenerateRequest] = None
+        """As it was sent; None of a fork."""
         self.outputs: List[Output] = [Output()]
         self.usage: Optional[generation.GenerateResponse.Usage] = None
 
@@ -96,6 +100,7 @@ class AnswerState:
             accepted = event.accepted
             self.request_id, self.prompt_tokens = accepted.request_id, accepted.prompt_tokens
             self.selection, self.forked_tokens = accepted.selection, accepted.forked_tokens
+            self.resume_token = accepted.resume_token
         elif kind == "delta":
             delta = Delta(event.delta.text, list(event.delta.tokens), event.delta.output_index)
             output = self._output(delta.output_index)
@@ -118,6 +123,16 @@ class AnswerState:
         return self.outputs[index]
 
 
+def resume_request(answer: AnswerState) -> generation.ResumeRequest:
+    if answer.request is None or not answer.resume_token:
+        raise ValueError("this answer cannot be resumed: its request was not resumable")
+    positions = [
+        generation.OutputPosition(next_index=len(output.tokens), text_bytes=len(output.text.encode()))
+        for output in answer.outputs
+    ]
+    return generation.ResumeRequest(resume_token=answer.resume_token, request=answer.request, positions=positions)
+
+
 class Parameters(TypedDict, total=False):
     """What a request may say beside its prompt. Absent: the server's default, which docs/api.md names."""
 
@@ -133,6 +148,8 @@ class Parameters(TypedDict, total=False):
     budget: int
     """Selected rows per head."""
     request_id: str
+    resumable: bool
+    """The answer can go on after its stream or its server was lost: `resume`."""
     model: str
     fields: Dict[str, Any]
     """Everything else: fields of GenerateRequest in protobuf's JSON, {"topLogprobs": 5}."""
@@ -156,6 +173,8 @@ def generate_request(prompt: Prompt, parameters: Parameters) -> generation.Gener
             specification=parameters.get("selection"), budget_tokens=parameters.get("budget")
         ),
     )
+    if parameters.get("resumable"):
+        request.resumable = True
     if isinstance(prompt, str):
         request.text = prompt
     elif all(isinstance(item, int) for item in prompt):

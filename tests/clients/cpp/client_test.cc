@@ -131,6 +131,34 @@ TEST_F(CppClient, AForkGoesOnAsItsSourceDoes) {
             std::vector<uint32_t>(source_ids.begin() + static_cast<int64_t>(begin), source_ids.begin() + 600));
 }
 
+TEST_F(CppClient, AnAnswerIsResumedWhereItsStreamWasLost) {
+  v1::GenerateRequest request = TextRequest("On and on");
+  request.set_max_tokens(200);
+  request.set_ignore_eos(true);
+  request.mutable_sampling()->set_temperature(1);
+  request.mutable_sampling()->set_seed(7);
+  const absl::StatusOr<GeneratedAnswer> whole = ToServer().Generate(request).ReadAll();
+  ASSERT_THAT(whole, IsOkStatus());
+
+  request.set_resumable(true);
+  v1::ResumeRequest rest;
+  std::vector<uint32_t> ids;
+  {
+    AnswerStream lost = ToServer().Generate(request);
+    v1::GenerateResponse event;
+    while (ids.size() < 5 && lost.Read(event)) {
+      if (event.has_accepted()) rest.set_resume_token(event.accepted().resume_token());
+      for (const v1::Token& token : event.delta().tokens()) ids.push_back(token.id());
+    }
+  }
+  *rest.mutable_request() = request;
+  rest.add_positions()->set_next_index(static_cast<uint32_t>(ids.size()));
+  const absl::StatusOr<GeneratedAnswer> resumed = ToServer().Resume(rest).ReadAll();
+  ASSERT_THAT(resumed, IsOkStatus());
+  ids.insert(ids.end(), resumed->outputs[0].token_ids.begin(), resumed->outputs[0].token_ids.end());
+  EXPECT_EQ(ids, whole->outputs[0].token_ids);
+}
+
 TEST_F(CppClient, AnAbortedRequestSaysSo) {
   v1::GenerateRequest request = Endless();
   request.set_request_id("to-be-aborted");

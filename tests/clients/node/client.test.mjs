@@ -79,6 +79,18 @@ test('a fork goes on as its source does', async () => {
   assert.deepEqual(idsOf(fork), idsOf(source).slice(fork.forkedTokens, 300));
 });
 
+test('an answer is resumed where its stream was lost', async () => {
+  const parameters = { ...endless, maxTokens: 120, temperature: 1, seed: 7 };
+  const whole = await (await client.generate('On and on', parameters)).readAll();
+  const lost = await client.generate('On and on', { resumable: true, ...parameters });
+  await readTo(lost[Symbol.asyncIterator](), lost, 5);
+  lost.cancel();
+  const resumed = await (await client.resume(lost)).readAll();
+  assert.deepEqual(idsOf(resumed), idsOf(whole));
+  assert.equal(resumed.text, whole.text);
+  await assert.rejects(client.resume(whole), TypeError);
+});
+
 test('requests end by abort, cancel, a signal, leaving the loop, and the deadline', async () => {
   const aborted = await client.generate('On and on', { requestId: 'to-be-aborted', ...endless });
   await client.abort('to-be-aborted');

@@ -73,6 +73,18 @@ class ClientTest(unittest.TestCase):
         self.assertGreaterEqual(fork.forked_tokens, 4)
         self.assertEqual(fork.outputs[0].token_ids, source.outputs[0].token_ids[fork.forked_tokens : 300])
 
+    def test_an_answer_is_resumed_where_its_stream_was_lost(self) -> None:
+        parameters = {**ENDLESS, "max_tokens": 120, "temperature": 1.0, "seed": 7}
+        whole = self.client.generate("On and on", **parameters).read_all()
+        lost = self.client.generate("On and on", resumable=True, **parameters)
+        while len(lost.outputs[0].tokens) < 5:
+            next(lost)
+        lost.cancel()
+        resumed = self.client.resume(lost).read_all()
+        self.assertEqual(resumed.outputs[0].token_ids, whole.outputs[0].token_ids)
+        self.assertEqual(resumed.text, whole.text)
+        self.assertRaises(ValueError, self.client.resume, whole)
+
     def test_requests_end_by_abort_cancel_and_deadline(self) -> None:
         answer = self.client.generate("On and on", request_id="to-be-aborted", **ENDLESS)
         self.client.abort("to-be-aborted")
