@@ -10,6 +10,7 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/server_options.h"
+#include "cmd/terminal/progress_line.h"
 #include "cmd/up/own_server.h"
 #include "tools/batch/batch_run.h"
 
@@ -41,10 +42,10 @@ struct BatchOptions {
   bool json = false;
 
   void Declare(Fields& fields) {
-    fields.Text("out", &out, "File for the answers, a line each as they come.");
-    DeclareServer(fields, &server, "HTTP API");
+    fields.File("out", &out, "File for the answers, a line each as they come.");
+    DeclareServer(fields, &server, "its HTTP address; without a port, 8000.");
     DeclareApiKey(fields, &api_key);
-    fields.Text("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the server's. Empty = the server has no TLS.");
+    fields.File("tls-ca", &tls_ca, "Certificates (PEM) of those who sign the server's. Empty = the server has no TLS.");
     fields.Text("model", &model,
                 "Folder of a model: starts a server on it, with the defaults of `winnow up` and what the environment "
                 "says, and ends it with the batch. Empty = the server at --server.");
@@ -67,35 +68,16 @@ bool StopSignalWithin(milliseconds time) {
   return sigtimedwait(&set, nullptr, &limit) > 0;
 }
 
-// One line on a terminal that is written over and over; elsewhere nothing.
-class ProgressLine {
- public:
-  ~ProgressLine() { Clear(); }
+using Clock = std::chrono::steady_clock;
 
-  void Show(const BatchCounts& counts) {
-    if (!is_terminal_) return;
-    const size_t done = counts.before + counts.answered + counts.failed;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start_).count();
-    const double per_second = (counts.answered + counts.failed) / seconds;
-    std::string text = absl::StrFormat("%d of %d done", done, counts.requests);
-    if (counts.failed > 0) absl::StrAppendFormat(&text, ", %d failed", counts.failed);
-    if (per_second > 0) {
-      absl::StrAppendFormat(&text, ", %.1f/s, %.0f s left", per_second, counts.left() / per_second);
-    }
-    std::fprintf(stderr, "\r%s\033[K", text.c_str());
-    is_shown_ = true;
-  }
-  void Clear() {
-    if (is_shown_) std::fprintf(stderr, "\r\033[K");
-    is_shown_ = false;
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-  const bool is_terminal_ = isatty(STDERR_FILENO);
-  const Clock::time_point start_ = Clock::now();
-  bool is_shown_ = false;
-};
+std::string ProgressText(const BatchCounts& counts, std::chrono::duration<double> elapsed) {
+  const size_t done = counts.before + counts.answered + counts.failed;
+  std::string text = ProgressBar(static_cast<double>(done), static_cast<double>(counts.requests), "requests");
+  if (counts.failed > 0) absl::StrAppend(&text, ", ", counts.failed, " failed");
+  const double per_second = static_cast<double>(counts.answered + counts.failed) / elapsed.count();
+  if (per_second > 0) absl::StrAppendFormat(&text, ", %.1f/s, %.0f s left", per_second, counts.left() / per_second);
+  return text;
+}
 
 void PrintSummary(const BatchCounts& counts, double seconds) {
   std::printf("%zu requests: %zu answered", counts.requests, counts.answered);
@@ -144,22 +126,22 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
     run_options.server.address = own->http_address();
   }
 
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   BatchRun run(run_options, &input, output.get());
   ProgressLine progress;
   bool is_interrupted = false;
   while (!run.WaitFor(milliseconds(0))) {
-    progress.Show(run.counts());
+    progress.Show(ProgressText(run.counts(), Clock::now() - start));
     if (!StopSignalWithin(milliseconds(100))) continue;
-    progress.Clear();
+    progress.Erase();
     if (is_interrupted) break;
     is_interrupted = true;
     run.Stop();
     std::fprintf(stderr, "winnow batch: waiting for %zu answers; Ctrl-C again drops them\n", run.under_way());
   }
-  progress.Clear();
+  progress.Erase();
   const BatchCounts counts = run.counts();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
   (options.json ? PrintJson : PrintSummary)(counts, seconds);
   // Threads that still wait for answers are not waited for. A server of its own dies with this process.
   if (is_interrupted && !run.WaitFor(milliseconds(0))) _exit(kExitInterrupted);

@@ -11,6 +11,7 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/document.h"
+#include "cmd/connection/prompt_line.h"
 #include "cmd/connection/request_options.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/line_editor.h"
@@ -158,15 +159,16 @@ class Chat {
     v1::GenerateRequest request = conversation_.Ask(message);
     request_.ApplyTo(request);
     std::string answer;
-    std::optional<TickingLine> waiting;
-    waiting.emplace(progress_, [](std::chrono::duration<double> elapsed) {
-      return absl::StrCat("waiting for the first token, ", ElapsedText(elapsed), " (Ctrl-C ends it)");
-    });
-    absl::StatusOr<GenerationResult> result = client_.Generate(request, [&](std::string_view text) {
+    std::optional<PromptLine> waiting;
+    waiting.emplace(progress_, " (Ctrl-C ends it)");
+    const auto on_text = [&](std::string_view text) {
       waiting.reset();
       std::fwrite(text.data(), 1, text.size(), stdout);
       std::fflush(stdout);
       answer += text;
+    };
+    absl::StatusOr<GenerationResult> result = client_.Generate(request, on_text, [&](const auto& progress) {
+      if (waiting) waiting->Tell(progress);
     });
     waiting.reset();
     if (!answer.empty() || result.ok()) std::printf("\n");

@@ -11,6 +11,7 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/document.h"
+#include "cmd/connection/prompt_line.h"
 #include "cmd/connection/request_options.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
@@ -121,18 +122,20 @@ nlohmann::ordered_json ToJson(const GenerationResult& result) {
 absl::StatusOr<GenerationResult> Answer(const GenerateOptions& options, GenerationClient& client,
                                         const v1::GenerateRequest& request) {
   ProgressLine progress(options.quiet);
-  std::optional<TickingLine> waiting;
-  waiting.emplace(progress, [](std::chrono::duration<double> elapsed) {
-    return absl::StrCat("waiting for the first token, ", ElapsedText(elapsed));
-  });
+  std::optional<PromptLine> waiting;
+  waiting.emplace(progress, "");
   bool wrote = false;
-  absl::StatusOr<GenerationResult> result = client.Generate(request, [&](std::string_view text) {
+  const auto on_text = [&](std::string_view text) {
     if (options.json) return;
     waiting.reset();
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
     wrote = true;
-  });
+  };
+  const auto on_prompt = [&](const v1::GenerateResponse::PromptProgress& told) {
+    if (waiting) waiting->Tell(told);
+  };
+  absl::StatusOr<GenerationResult> result = client.Generate(request, on_text, on_prompt);
   waiting.reset();
   if (!options.json && (wrote || result.ok())) std::printf("\n");
   return result;

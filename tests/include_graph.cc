@@ -163,7 +163,7 @@ const std::vector<Rule>& Rules() {
       {"cmd/command", {"common/*"}},
       {"cmd/chat", {"common/*"}},
       {"cmd/terminal", {"common/*"}},
-      {"cmd/connection", {"common/*", "cmd/client"}},
+      {"cmd/connection", {"common/*", "cmd/client", "cmd/terminal"}},
       {"cmd/doctor", {"common/*", "kernels/*"}},
       {"cmd/role", {"common/*", "kernels/*", "transport/*", "model/*", "cache_rank/*", "inference_rank/*", "router/*"}},
       {"cmd/up", {"common/*", "cache_rank/*", "cmd/role"}},

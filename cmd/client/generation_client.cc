@@ -50,8 +50,11 @@ void BlockStopSignals() {
 GenerationClient::GenerationClient(const std::string& address, std::string api_key, const Credentials& credentials)
     : client_(NewChannel(address, credentials), {.api_key = std::move(api_key)}, address) {}
 
-absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRequest& request,
-                                                            const std::function<void(std::string_view)>& on_text) {
+absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRequest& wanted,
+                                                            const std::function<void(std::string_view)>& on_text,
+                                                            const OnPrompt& on_prompt) {
+  v1::GenerateRequest request = wanted;
+  if (on_prompt) request.set_prompt_progress(true);
   using Clock = std::chrono::steady_clock;
   GenerationResult result;
   const Clock::time_point start = Clock::now();
@@ -60,7 +63,9 @@ absl::StatusOr<GenerationResult> GenerationClient::Generate(const v1::GenerateRe
   {
     const CancelOnSignal cancel(stream);
     for (v1::GenerateResponse response; stream.Read(response);) {
-      if (response.has_accepted()) {
+      if (response.has_prompt_progress() && on_prompt) {
+        on_prompt(response.prompt_progress());
+      } else if (response.has_accepted()) {
         result.specification = response.accepted().selection();
       } else if (response.has_delta() && response.delta().output_index() == 0) {
         const v1::GenerateResponse::Delta& delta = response.delta();

@@ -31,11 +31,13 @@ class GenerationClient {
   // `api_key`, where there is one, goes along as a bearer token.
   explicit GenerationClient(const std::string& address, std::string api_key = "", const Credentials& credentials = {});
 
-  // Runs one request to its end; `on_text` gets the text as it comes (output 0). Ctrl-C cancels it: CANCELLED.
-  // UNAVAILABLE says that no server is there. Call it from one thread at a time, with SIGINT and SIGTERM blocked in all
-  // threads (BlockStopSignals).
+  using OnPrompt = std::function<void(const v1::GenerateResponse::PromptProgress&)>;
+  // Runs one request to its end; `on_text` gets the text as it comes (output 0), and `on_prompt`, if there is one,
+  // hears before that how far the prompt is. Ctrl-C cancels it: CANCELLED. UNAVAILABLE says that no server is there.
+  // Call it from one thread at a time, with SIGINT and SIGTERM blocked in all threads (BlockStopSignals).
   absl::StatusOr<GenerationResult> Generate(const v1::GenerateRequest& request,
-                                            const std::function<void(std::string_view)>& on_text);
+                                            const std::function<void(std::string_view)>& on_text,
+                                            const OnPrompt& on_prompt = nullptr);
 
  private:
   const Client client_;

@@ -117,7 +117,7 @@ TEST_F(Batch, TellsProgramsAndPeople) {
   const Outcome outcome = EndOf(on_terminal);
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.output,
-              AllOf(HasSubstr("\r4 of 12 done"), HasSubstr("12 requests: 8 answered, 4 answered before")));
+              AllOf(HasSubstr("  4 of 12 requests"), HasSubstr("12 requests: 8 answered, 4 answered before")));
 }
 
 TEST_F(Batch, LinesThatFailAreToldAndSentAgainAlone) {
