@@ -1,8 +1,10 @@
 #include "inference_rank/sequence/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "model/philox.h"
 
@@ -72,62 +74,109 @@ uint32_t Sampler::Sample(std::span<float> logits, uint32_t token_index) {
   return temperature_ <= 0 ? ArgMax(logits) : Draw(logits, token_index);
 }
 
-uint32_t Sampler::Draw(std::span<const float> logits, uint32_t token_index) {
-  // What a filter has made impossible is no candidate, whatever rounding leaves of the draw.
-  candidates_.clear();
-  for (uint32_t id = 0; id < logits.size(); ++id) {
-    if (logits[id] > -std::numeric_limits<float>::infinity()) candidates_.push_back({logits[id] / temperature_, id});
-  }
-  const auto more_likely = [](const Candidate& a, const Candidate& b) {
-    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-  };
-  size_t kept = candidates_.size();
-  if (top_k_ > 0 && top_k_ < kept) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + top_k_ - 1, candidates_.end(), more_likely);
-    kept = top_k_;
-  }
-  std::sort(candidates_.begin(), candidates_.begin() + kept, more_likely);
-
-  const double largest = candidates_[0].logit;
-  double total = 0;
-  for (size_t i = 0; i < kept; ++i) total += std::exp(candidates_[i].logit - largest);
-  if (top_p_ < 1) {
-    double mass = 0;
-    size_t i = 0;
-    while (i < kept && mass < top_p_ * total) mass += std::exp(candidates_[i++].logit - largest);
-    kept = std::max<size_t>(i, 1);
-  }
-  if (min_p_ > 0) {
-    size_t i = 1;
-    while (i < kept && std::exp(candidates_[i].logit - largest) >= min_p_) ++i;
-    kept = i;
-  }
-  total = 0;
-  for (size_t i = 0; i < kept; ++i) total += std::exp(candidates_[i].logit - largest);
-  double left = PhiloxUniform(seed_, sample_index_, token_index) * total;
-  for (size_t i = 0; i < kept; ++i) {
-    left -= std::exp(candidates_[i].logit - largest);
-    if (left < 0) return candidates_[i].id;
-  }
-  return candidates_[kept - 1].id;
+uint64_t Sampler::MassOf(size_t count) const {
+  uint64_t total = 0;
+  for (size_t i = 0; i < count; ++i) total += candidates_[i].mass;
+  return total;
 }
 
+// Masses by their distance from the largest logit say in which of 256 bins the last of them lies. Halving what may hold
+// it there takes a few passes over few candidates, where sorting them all took most of a token's time.
+size_t Sampler::Reach(size_t count, uint64_t target) {
+  constexpr size_t kBins = 256;
+  const auto bin_of = [this](const Candidate& candidate) {
+    return static_cast<size_t>((largest_ - candidate.logit) * (kBins / kMostBelow));
+  };
+  std::array<uint64_t, kBins + 1> bins = {};
+  for (size_t i = 0; i < count; ++i) bins[bin_of(candidates_[i])] += candidates_[i].mass;
+  size_t bin = 0;
+  uint64_t before = 0;
+  while (bin < kBins && before + bins[bin] < target) before += bins[bin++];
+  const auto first = candidates_.begin();
+  const auto last = std::partition(first, first + count, [&](const Candidate& c) { return bin_of(c) <= bin; });
+  size_t begin = std::partition(first, last, [&](const Candidate& c) { return bin_of(c) < bin; }) - first;
+  size_t end = last - first;
+  while (end - begin > 1) {
+    const size_t middle = begin + (end - begin) / 2;
+    std::nth_element(candidates_.begin() + begin, candidates_.begin() + middle, candidates_.begin() + end,
+                     IsMoreLikely);
+    uint64_t mass = before;
+    for (size_t i = begin; i < middle; ++i) mass += candidates_[i].mass;
+    if (mass >= target) {
+      end = middle;
+    } else {
+      begin = middle;
+      before = mass;
+    }
+  }
+  return begin + 1;
+}
+
+uint32_t Sampler::Draw(std::span<const float> logits, uint32_t token_index) {
+  constexpr double kUnit = 0x1p44;
+  const uint32_t most_likely = ArgMax(logits);
+  largest_ = logits[most_likely] / temperature_;
+  candidates_.clear();
+  for (uint32_t id = 0; id < logits.size(); ++id) {
+    const float logit = logits[id] / temperature_;
+    // Nor has what a filter has made impossible.
+    if (largest_ - logit < kMostBelow) candidates_.push_back({.logit = logit, .id = id, .mass = 0});
+  }
+  if (candidates_.empty()) return most_likely;  // no logit is finite
+  for (Candidate& candidate : candidates_) {
+    const double distance = static_cast<double>(candidate.logit) - largest_;
+    candidate.mass = static_cast<uint64_t>(std::exp(distance) * kUnit + 0.5);
+  }
+  size_t kept = candidates_.size();
+  if (top_k_ > 0 && top_k_ < kept) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + top_k_ - 1, candidates_.end(), IsMoreLikely);
+    kept = top_k_;
+  }
+  if (top_p_ < 1) {
+    const uint64_t total = MassOf(kept);
+    const double target = std::ceil(static_cast<double>(top_p_) * static_cast<double>(total));
+    kept = Reach(kept, std::clamp<uint64_t>(static_cast<uint64_t>(target), 1, total));
+  }
+  if (min_p_ > 0) {
+    const double least = min_p_ * kUnit;
+    const auto is_kept = [least](const Candidate& candidate) { return static_cast<double>(candidate.mass) >= least; };
+    const auto end = std::partition(candidates_.begin(), candidates_.begin() + kept, is_kept);
+    kept = std::max<size_t>(end - candidates_.begin(), 1);
+  }
+  const uint64_t total = MassOf(kept);
+  const double uniform = PhiloxUniform(seed_, sample_index_, token_index);
+  const auto target = static_cast<uint64_t>(uniform * static_cast<double>(total)) + 1;
+  return candidates_[Reach(kept, std::min(target, total)) - 1].id;
+}
+
+namespace {
+
+// The ids of the `count` largest, in descending order, the lower one first on a tie.
+std::vector<uint32_t> LargestIds(std::span<const float> values, size_t count) {
+  std::vector<uint32_t> ids;
+  for (uint32_t id = 0; id < values.size(); ++id) {
+    if (ids.size() == count && !(values[id] > values[ids.back()])) continue;
+    if (ids.size() == count) ids.pop_back();
+    ids.insert(
+        std::upper_bound(ids.begin(), ids.end(), id, [&](uint32_t a, uint32_t b) { return values[a] > values[b]; }),
+        id);
+  }
+  return ids;
+}
+
+}  // namespace
+
 void FillLogprobs(std::span<const float> logits, uint32_t top, v1::Token* token) {
-  const float largest = *std::max_element(logits.begin(), logits.end());
+  const double largest = logits[ArgMax(logits)];
   double sum = 0;
-  for (float logit : logits) sum += std::exp(static_cast<double>(logit) - largest);
+  for (const float logit : logits) sum += std::exp(logit - largest);
   const double log_sum = largest + std::log(sum);
   token->set_logprob(static_cast<float>(logits[token->id()] - log_sum));
   if (top == 0) return;
-  std::vector<uint32_t> order(logits.size());
-  for (uint32_t id = 0; id < order.size(); ++id) order[id] = id;
-  const size_t count = std::min<size_t>(top, order.size());
-  std::partial_sort(order.begin(), order.begin() + count, order.end(),
-                    [&](uint32_t a, uint32_t b) { return logits[a] != logits[b] ? logits[a] > logits[b] : a < b; });
-  for (size_t i = 0; i < count; ++i) {
+  for (const uint32_t id : LargestIds(logits, std::min<size_t>(top, logits.size()))) {
     v1::TokenLogprob* entry = token->add_top_logprobs();
-    entry->set_id(order[i]);
-    entry->set_logprob(static_cast<float>(logits[order[i]] - log_sum));
+    entry->set_id(id);
+    entry->set_logprob(static_cast<float>(logits[id] - log_sum));
   }
 }
 

@@ -33,9 +33,19 @@ class Sampler {
     uint32_t generated = 0;
   };
   struct Candidate {
-    float logit;
+    float logit;  // at the temperature
     uint32_t id;
+    uint64_t mass;  // e^(logit - largest) in units of 2^-44, so that sums do not depend on their order
   };
+  // What lies so far below the largest logit has no mass.
+  static constexpr float kMostBelow = 32;
+  static bool IsMoreLikely(const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  }
+  // Moves the shortest run of the most likely of the first `count` candidates whose masses reach `target` to the front,
+  // the least likely of them last. Returns how many they are.
+  size_t Reach(size_t count, uint64_t target);
+  uint64_t MassOf(size_t count) const;
   void ApplyPenalties(std::span<float> logits) const;
   uint32_t Draw(std::span<const float> logits, uint32_t token_index);
 
@@ -51,6 +61,8 @@ class Sampler {
   bool has_penalties_;
   std::vector<std::pair<uint32_t, float>> logit_bias_;
   std::unordered_map<uint32_t, Count> counts_;
+  // Of a draw:
+  float largest_ = 0;  // logit at the temperature
   std::vector<Candidate> candidates_;
 };
 

@@ -2,8 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+#include <limits>
 #include <map>
+#include <numeric>
+#include <random>
 
 #include "model/philox.h"
 
@@ -87,6 +92,64 @@ TEST(SamplerTest, FiltersKeepWhatTheyShould) {
     uint32_t largest = 0;
     for (uint32_t i = 0; i < 3000; ++i) largest = std::max(largest, SampleOnce(sampler, logits, i));
     EXPECT_EQ(largest, c.largest_id) << c.name;
+  }
+}
+
+// By sorting everything, in long double.
+uint32_t DrawBySorting(const v1::SamplingParams& params, const std::vector<float>& logits, uint32_t token_index) {
+  std::vector<uint32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {
+    return logits[a] / params.temperature() > logits[b] / params.temperature();
+  });
+  if (params.top_k() > 0) order.resize(std::min<size_t>(params.top_k(), order.size()));
+  const auto weight = [&](uint32_t id) {
+    return std::exp(static_cast<long double>(logits[id] / params.temperature()) -
+                    logits[order[0]] / params.temperature());
+  };
+  const auto total = [&] {
+    return std::accumulate(order.begin(), order.end(), 0.0L,
+                           [&](long double sum, uint32_t id) { return sum + weight(id); });
+  };
+  long double mass = 0, all = total();
+  for (size_t i = 0; i < order.size(); ++i) {
+    mass += weight(order[i]);
+    if (params.top_p() < 1 && mass >= params.top_p() * all) order.resize(i + 1);
+  }
+  while (order.size() > 1 && weight(order.back()) < params.min_p()) order.pop_back();
+  long double left = PhiloxUniform(params.seed(), 0, token_index) * total();
+  for (const uint32_t id : order) {
+    left -= weight(id);
+    if (left < 0) return id;
+  }
+  return order.back();
+}
+
+TEST(SamplerTest, DrawsWhatSortingEverythingWouldGive) {
+  std::mt19937 random(3);
+  for (int trial = 0; trial < 400; ++trial) {
+    std::normal_distribution<float> normal(0, std::array{0.2f, 3.0f, 12.0f}[trial % 3]);
+    std::vector<float> logits(std::array{3, 500, 4000}[trial / 3 % 3]);
+    for (float& logit : logits) logit = std::round(normal(random) * 64) / 64;  // with ties
+    v1::SamplingParams params;
+    params.set_temperature(std::array{0.3f, 1.0f, 1.7f}[random() % 3]);
+    params.set_top_p(std::array{1.0f, 0.9f, 0.3f}[random() % 3]);
+    params.set_top_k(std::array{0u, 40u, 1u}[random() % 3]);
+    params.set_min_p(std::array{0.0f, 0.1f}[random() % 2]);
+    params.set_seed(random());
+    std::vector<float> scratch = logits;
+    EXPECT_EQ(Sampler(params, {}).Sample(scratch, trial), DrawBySorting(params, logits, trial)) << trial;
+  }
+}
+
+TEST(SamplerTest, WhatIsImpossibleIsNeverDrawn) {
+  v1::SamplingParams params;
+  params.set_temperature(1);
+  std::vector<float> logits(1000, -std::numeric_limits<float>::infinity());
+  logits[700] = -3;
+  for (uint32_t i = 0; i < 20; ++i) {
+    std::vector<float> scratch = logits;
+    EXPECT_EQ(Sampler(params, {}).Sample(scratch, i), 700u);
   }
 }
 
