@@ -113,16 +113,17 @@ with Network() as network:
     for part in parts:
         assert part.stop() == 0, part.text()
 
-    step("of several routers the first that answers is taken, and the next when it is lost")
+    step("of several routers each serves, and the others go on when one is lost")
     standby = network.host("standby", STANDBY)
     other = router(standby)
     both = f"{ROUTER}:8001,{STANDBY}:8001"
     parts = [cache(worker, to=both), inference(worker, to=both)]
-    wait_until("the first router is ready", lambda: ready(first)[0] == 200)
-    assert not ranks(first, f"http://{STANDBY}:8000")
-    serving.stop(signal.SIGKILL)
-    wait_until("the other router is ready", lambda: ready(first, f"http://{STANDBY}:8000")[0] == 200)
+    wait_until("both routers are ready", lambda: all(ready(first, f"http://{host}:8000")[0] == 200 for host in (ROUTER, STANDBY)))
+    serves(first)
     serves(first, f"http://{STANDBY}:8000")
+    serving.stop(signal.SIGKILL)
+    serves(first, f"http://{STANDBY}:8000")
+    assert ready(first, f"http://{STANDBY}:8000")[0] == 200
     for part in [*parts, other]:
         assert part.stop() == 0, part.text()
 print("passed")
