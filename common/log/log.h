@@ -27,9 +27,9 @@ absl::Status CheckLogLevel(const std::string& level);
 
 // Sends the process's log to stderr, one line per message: "2026-01-31 12:00:00.123 I cache-rank/cache-0 message" in
 // local time, or a JSON object (json_formatter.h).
-// A thread of its own writes the lines, so that nobody who logs waits for a stderr that is not read: beyond 8,192 waiting
-// lines the oldest give way. The end of main writes what is left. INVALID_ARGUMENT for an unknown level. Call it once,
-// with the signals blocked that other threads are not to take.
+// A thread of its own writes the lines, so that nobody who logs waits for a stderr that is not read: beyond 8,192
+// waiting lines the oldest give way. The end of main writes what is left. INVALID_ARGUMENT for an unknown level. Call
+// it once, with the signals blocked that other threads are not to take.
 absl::Status StartLog(const LogOptions& options);
 
 // Lets one message through per interval and counts the rest, for warnings that a sick peer could cause by the thousand:

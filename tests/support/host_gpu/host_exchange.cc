@@ -335,8 +335,7 @@ void AttendedMass(Stream, const cuda::AttendedMassParams& p) {
     const uint32_t position = p.positions[row];
     const cuda::SelectionList& list = p.lists[index];
     const bool selects = list.last > list.first && list.last - list.first > list.budget;
-    const bool measures = position != cuda::kNoPosition && selects &&
-                          cuda::MeasuresAt(p, row, position);
+    const bool measures = position != cuda::kNoPosition && selects && cuda::MeasuresAt(p, row, position);
     const cuda::MeasuredMass mass = {*p.plan,
                                      measures ? static_cast<float>(MassOfList(p, index, position)) : std::nanf("")};
     p.masses[index] = mass;

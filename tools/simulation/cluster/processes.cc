@@ -65,12 +65,13 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
   engine_ = std::make_unique<Engine>(std::move(options), layout, model_, std::move(slots),
                                      frames->NewTransport(place.incarnation),
                                      LinkTable::Options{.identity = identity, .fingerprint = fingerprint}, metrics_);
-  service_ = std::make_unique<RankServiceImpl>(*engine_, metrics_, SubmitLimits{.vocab_size = ToyModel::kVocab,
-                                                                      .max_context_tokens = kMaxContext,
-                                                                      .max_budget_tokens = kUnlimitedBudget,
-                                                                      .lookahead = 1,
-                                                                      .layout = layout,
-                                                                      .slot_pages = shape.slot_pages});
+  service_ = std::make_unique<RankServiceImpl>(*engine_, metrics_,
+                                               SubmitLimits{.vocab_size = ToyModel::kVocab,
+                                                            .max_context_tokens = kMaxContext,
+                                                            .max_budget_tokens = kUnlimitedBudget,
+                                                            .lookahead = 1,
+                                                            .layout = layout,
+                                                            .slot_pages = shape.slot_pages});
   admin_ = NewAdmin(identity, [this] { return Load(); });
   engine_->Start();
 
