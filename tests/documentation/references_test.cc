@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 #include "common/selection/field_reference.h"
@@ -14,7 +15,7 @@ namespace {
 
 void ExpectUpToDate(const std::string& path, const std::string& page) {
   if (std::getenv("WINNOW_WRITE_REFERENCES") != nullptr) {
-    std::ofstream(std::string(WINNOW_SOURCE_DIR) + "/" + path) << page;
+    std::ofstream(std::filesystem::path(WINNOW_SOURCE_DIR) / path) << page;
   }
   EXPECT_EQ(ReadSource(path), page) << path << " is out of date: `./run render` writes it anew";
 }
