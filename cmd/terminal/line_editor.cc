@@ -60,6 +60,9 @@ class LineEditor::Terminal {
     prompt_ = prompt;
     interrupted_ = false;
     Show(kBeginMarks);
+    // el_gets would show the prompt first, and a key pressed in that moment would meet the terminal's own settings,
+    // under which Ctrl-C ends the process.
+    el_set(editor_, EL_PREP_TERM, 1);
     int count = 0;
     const char* read = el_gets(editor_, &count);
     Show(kEndMarks);

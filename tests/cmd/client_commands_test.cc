@@ -96,6 +96,8 @@ TEST_F(ClientCommands, AnInterruptedGenerateSaysSoByItsExitCode) {
   EXPECT_EQ(process.output() + process.errors(), "");
 }
 
+// Keys are typed when a prompt is shown: before it the terminal's own settings hold, under which Ctrl-C and Ctrl-D are
+// no keys.
 TEST_F(ClientCommands, AChatRemembersWhatWasSaidPastedAndAttached) {
   const std::string saved = folder_.path() + "/chat.json", history = folder_.path() + "/state/history";
   const std::string file = folder_.Write("names.txt", "nerita is a snail.");
@@ -108,14 +110,19 @@ TEST_F(ClientCommands, AChatRemembersWhatWasSaidPastedAndAttached) {
   ASSERT_TRUE(chat.Shows("[pasted text 1, ")) << chat.shown();
   chat.Type(std::string(" ") + kQuestion + "\r");
   ASSERT_TRUE(chat.Shows("first token after ")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("/file " + file + "\r");
   ASSERT_TRUE(chat.Shows("goes before the next message")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("Say it \\\ragain.\r");
   ASSERT_TRUE(chat.Shows("first token after ")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("/save " + saved + "\r");
   ASSERT_TRUE(chat.Shows("4 messages are in")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("/sav x\r");
   EXPECT_TRUE(chat.Shows("did you mean \"/save\"?")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("\004");
   EXPECT_EQ(chat.Wait(), 0) << chat.shown();
 
@@ -150,6 +157,7 @@ TEST_F(ClientCommands, CtrlCEndsAnAnswerAndNotTheChat) {
   }
   chat.Type(std::string(kFact) + " " + kQuestion + "\r");
   EXPECT_TRUE(chat.Shows("first token after ")) << chat.shown();
+  ASSERT_TRUE(chat.Shows("> ")) << chat.shown();
   chat.Type("/quit\r");
   EXPECT_EQ(chat.Wait(), 0);
 }

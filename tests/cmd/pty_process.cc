@@ -7,14 +7,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
+#include <thread>
 
 #include "common/base/check.h"
 
 namespace winnow {
 namespace {
 
-constexpr int kPatienceMs = 60'000;
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kPatience{60};
+constexpr int kPatienceMs = std::chrono::milliseconds(kPatience).count();
 
 }  // namespace
 
@@ -47,7 +51,8 @@ void PtyProcess::Type(std::string_view keys) {
     // The terminal holds some kilobytes; the program may be writing, too.
     pollfd ready{terminal_, POLLIN | POLLOUT, 0};
     WINNOW_CHECK(poll(&ready, 1, kPatienceMs) > 0);
-    if ((ready.revents & POLLIN) != 0) ReadSome();
+    // Of a program that has ended the next Shows tells.
+    if ((ready.revents & (POLLIN | POLLHUP)) != 0 && !ReadSome()) return;
     if ((ready.revents & POLLOUT) == 0) continue;
     const ssize_t n = write(terminal_, keys.data(), std::min<size_t>(keys.size(), 256));
     WINNOW_CHECK(n > 0);
@@ -66,9 +71,11 @@ bool PtyProcess::ReadSome() {
 }
 
 bool PtyProcess::Shows(std::string_view text) {
+  // A line of progress may keep the terminal busy for ever.
+  const Clock::time_point limit = Clock::now() + kPatience;
   size_t at;
   while ((at = shown_.find(text, seen_)) == std::string::npos) {
-    if (!ReadSome()) return false;
+    if (Clock::now() > limit || !ReadSome()) return false;
   }
   seen_ = at + text.size();
   return true;
@@ -77,8 +84,18 @@ bool PtyProcess::Shows(std::string_view text) {
 int PtyProcess::Wait() {
   while (ReadSome()) {
   }
+  // A program that only waits for more keys would wait for ever.
+  const Clock::time_point limit = Clock::now() + std::chrono::seconds(10);
   int status = 0;
-  WINNOW_CHECK(waitpid(pid_, &status, 0) == pid_);
+  pid_t ended;
+  while ((ended = waitpid(pid_, &status, WNOHANG)) == 0 && Clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (ended == 0) {
+    kill(pid_, SIGKILL);
+    ended = waitpid(pid_, &status, 0);
+  }
+  WINNOW_CHECK(ended == pid_);
   pid_ = -1;
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }

@@ -20,7 +20,7 @@ class PtyProcess {
   // Waits until the terminal shows `text` behind what earlier calls have found; false when it does not for a minute, or
   // the program ends.
   bool Shows(std::string_view text);
-  // Its exit code, or 128 + the signal that killed it.
+  // Its exit code, or 128 + the signal that killed it; it is killed when it shows nothing more for a minute.
   int Wait();
   // All that it has shown, with the terminal's codes.
   const std::string& shown() const { return shown_; }
