@@ -161,7 +161,7 @@ const std::vector<Rule>& Rules() {
 
       {"cmd/client", {"common/*", "clients/cpp"}},
       {"cmd/command", {"common/*"}},
-      {"cmd/chat", {"common/*"}},
+      {"cmd/chat", {"common/*", "clients/cpp"}},
       {"cmd/terminal", {"common/*"}},
       {"cmd/connection", {"common/*", "cmd/client", "cmd/terminal"}},
       {"cmd/doctor", {"common/*", "kernels/*"}},
