@@ -149,6 +149,7 @@ const std::vector<Rule>& Rules() {
 
       {"tools/load", {"common/*", "clients/cpp"}},
       {"tools/batch", {"common/base", "tools/load"}},
+      {"tools/machine", {"common/base", "kernels/*"}},
       {"tools/plan", {"common/*"}},
       {"tools/timeline", {"common/*"}},
       {"tools/profile", {"common/*", "router/*"}},

@@ -1,9 +1,9 @@
-#include "tools/bench/machine_flops.h"
+#include "tools/machine/machine_flops.h"
 
 #include <vector>
 
-#include "tools/bench/best_seconds.h"
-#include "tools/bench/huge_page_memory.h"
+#include "tools/machine/best_seconds.h"
+#include "tools/machine/huge_page_memory.h"
 
 namespace winnow {
 

@@ -1,11 +1,11 @@
-#include "tools/bench/machine_read.h"
+#include "tools/machine/machine_read.h"
 
 #include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "tools/bench/best_seconds.h"
-#include "tools/bench/huge_page_memory.h"
+#include "tools/machine/best_seconds.h"
+#include "tools/machine/huge_page_memory.h"
 
 namespace winnow {
 namespace {
