@@ -8,6 +8,7 @@
 #include "cmd/role/options/inference_options.h"
 #include "cmd/role/options/model_options.h"
 #include "cmd/role/payload_paths.h"
+#include "cmd/role/rank_options.h"
 #include "cmd/role/role_process.h"
 #include "common/rpc/identity.h"
 #include "inference_rank/service/inference_rank.h"
@@ -22,40 +23,14 @@ TransportOptions TransportOptionsOf(uint64_t incarnation) {
   return options;
 }
 
-absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& options) {
-  InferenceRankOptions rank;
-  rank.model_dir = options.model;
-  rank.compute_dtype = options.compute;
-  rank.kv_dtype = options.kv_dtype;
-  rank.device = options.device;
-  rank.tensor_parallel = options.tensor_parallel;
-  rank.isa = options.isa;
-  rank.num_threads = ResolveThreads(options.threads);
-  rank.max_context_tokens = options.max_context;
-  rank.max_running = options.max_running;
-  rank.prefill_chunk_tokens = options.prefill.chunk;
-  rank.prefill_mode = options.prefill.mode;
-  rank.prefix_attention = options.prefill.prefix_attention;
-  rank.scheduling = options.scheduling;
-  rank.resume.grace = std::chrono::duration_cast<std::chrono::milliseconds>(options.resume_grace);
-  rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
-  rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
-  WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));
-  rank.head_profile = options.selection.head_profile;
-  rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
-  if (options.select_in_place != SelectInPlace::kAuto) {
-    rank.selects_in_place = options.select_in_place == SelectInPlace::kOn;
+void LogLane(const std::string& cache_rank, const absl::Status& lane) {
+  if (lane.ok()) {
+    spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+  } else if (lane.code() == absl::StatusCode::kUnavailable) {
+    spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
+  } else {
+    spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
   }
-  rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
-    if (lane.ok()) {
-      spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
-    } else if (lane.code() == absl::StatusCode::kUnavailable) {
-      spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
-    } else {
-      spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
-    }
-  };
-  return rank;
 }
 
 v1::Phases PhasesOf(InferenceRole role) {
@@ -79,7 +54,8 @@ struct Parts {
 absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProcess& process) {
   Parts parts;
   const v1::Identity& identity = process.identity();
-  WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptions(options));
+  WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptionsOf(options));
+  rank_options.on_lane = LogLane;
   rank_options.credentials = process.credentials();
   rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {
     spdlog::critical("{}", dump);
