@@ -7,7 +7,7 @@
 namespace winnow {
 namespace {
 
-uint32_t DenseBelow(const ModelConfig& config, const GpuRates& rates) {
+uint32_t DenseBelow(const ModelConfig& config, const DeviceRates& rates) {
   return DenseBelowTokens(PlanModelOf(config, 2, 2), config.num_layers, rates);
 }
 
