@@ -12,10 +12,6 @@ ModelConfig Qwen14B() {
   return *SyntheticModelConfig("synthetic:qwen3-14b");
 }
 
-ModelConfig Qwen32B() {
-  return *SyntheticModelConfig("synthetic:qwen3-32b");
-}
-
 const DeviceRates kH200;
 constexpr PlanScorer kAllKeysBf16{.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = 2};
 constexpr PlanScorer kPagesBf16{.kind = PlanScorer::Kind::kPages, .key_element_bytes = 2};
