@@ -134,7 +134,7 @@ int SimulatedTransport::Progress() {
     if (FramedChannel* const channel = Find(header.channel); channel != nullptr) {
       static_cast<SimulatedChannel*>(channel)->Take(wire);
     } else {
-      ++mutable_counters().stray_frames;
+      NoteRefused(/*stray=*/true, absl::NotFoundError("the frame names no channel of this process"));
     }
   }
   const int delivered = DeliverArrived();
