@@ -50,8 +50,7 @@ struct LinkReports::Counts {
     const std::string more =
         not_logged > 0 ? absl::StrCat(" (and ", not_logged, " frames before, since the last such line)") : "";
     not_logged = 0;
-    spdlog::warn("{} of the data plane: {}{}",
-                 stray ? "refused a frame from a stranger" : "closed a link for a bad frame",
+    spdlog::warn("data plane: {}: {}{}", stray ? "refused a stranger's frame" : "closed a link for a bad frame",
                  std::string(why.message()), more);
   }
 };
