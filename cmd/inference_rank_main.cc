@@ -4,6 +4,7 @@
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/link_reports.h"
 #include "cmd/role/machine.h"
 #include "cmd/role/options/inference_options.h"
 #include "cmd/role/options/model_options.h"
@@ -49,6 +50,7 @@ v1::Phases PhasesOf(InferenceRole role) {
 struct Parts {
   std::unique_ptr<CacheHost> cache;
   std::unique_ptr<InferenceRank> rank;
+  LinkReports links;
 };
 
 absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProcess& process) {
@@ -76,7 +78,12 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
         CacheHost::Create(options.cache, cache, NewInprocTransport(TransportOptionsOf(cache.incarnation()))));
     transport = NewInprocTransport(TransportOptionsOf(identity.incarnation()));
   } else {
+    const bool has_tls = process.credentials().encrypted();
+    WINNOW_RETURN_IF_ERROR(CheckDataPlane(options.data_plane, has_tls));
     TransportOptions transport_options = TransportOptionsOf(identity.incarnation());
+    transport_options.data_plane_mode = options.data_plane;
+    transport_options.keys_are_secret = has_tls;
+    parts.links.Attach(transport_options);
     if (options.transport != TransportKind::kUcx) {
       const PayloadPaths paths(options.device);
       if (options.transport == TransportKind::kNccl) {
@@ -100,7 +107,10 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   for (const std::string& warning : rank.warnings()) spdlog::warn("{}", warning);
   spdlog::info("computes on {}", rank.device_description());
   spdlog::info("memory plan: {}", rank.memory_plan().ToString());
-  process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
+  process->metrics().AddSource([&rank, links = parts.links](FamilyWriter& writer) {
+    WriteMetrics(rank.metrics(), writer);
+    links.Write(writer);
+  });
   std::vector<NamedService> services;
   std::vector<NamedTimeline> timelines = {{"engine", &rank.timeline()}};
   for (grpc::Service* service : rank.services()) services.push_back(Named<v1::RankService>(service));

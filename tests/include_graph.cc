@@ -55,7 +55,8 @@ const std::vector<Rule>& Rules() {
 
       // Frames over host memory know no device; payloads over GPUs know both, which do not know each other.
       {"transport/wire", {"common/base"}},
-      {"transport", {"common/base", "transport/wire"}},
+      {"transport/seal", {"common/base", "transport/wire"}},
+      {"transport", {"common/base", "transport/seal", "transport/wire"}},
       {"transport/inproc", {"common/base", "transport", "transport/wire"}},
       {"transport/shm", {"common/base", "transport", "transport/wire"}},
       {"transport/ucx", {"common/base", "transport", "transport/wire"}},

@@ -60,13 +60,8 @@ std::string_view CacheRank::model_digest() const {
   return options_.projection == nullptr ? std::string_view() : options_.projection->model_digest();
 }
 
-void CacheRank::Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                         std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
-                         OnClosed on_closed) {
-  const bool posted = queue_.Post(
-      [=, this, transport = std::move(transport), worker_address = std::move(worker_address), lane = std::move(lane)] {
-        on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, lane, on_closed));
-      });
+void CacheRank::Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed) {
+  const bool posted = queue_.Post([=, this, call = std::move(call)] { on_exchanged(OpenChannel(call, on_closed)); });
   if (!posted) on_exchanged(absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -76,26 +71,31 @@ void CacheRank::CloseChannel(uint32_t channel_id) {
   });
 }
 
-absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(
-    const v1::Identity& peer, const v1::Fingerprint& fingerprint, const std::string& transport,
-    const std::string& worker_address, const std::optional<LaneOffer>& lane, OnClosed on_closed) {
-  if (AbslSv(transport_->capabilities().name) != transport) {
-    return absl::FailedPreconditionError(absl::StrCat("transport is ", transport, " at the caller and ",
+absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const ExchangeCall& call, OnClosed on_closed) {
+  if (AbslSv(transport_->capabilities().name) != call.transport) {
+    return absl::FailedPreconditionError(absl::StrCat("transport is ", call.transport, " at the caller and ",
                                                       AbslSv(transport_->capabilities().name), " at the cache rank"));
   }
   WINNOW_RETURN_IF_ERROR(
-      CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
+      CheckFingerprint(call.fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
   if (data_plane_ == nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(fingerprint.kv_shape()));
+    WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(call.fingerprint.kv_shape()));
     WINNOW_ASSIGN_OR_RETURN(data_plane_, DataPlane::Create(options_.data_plane, shape, kernels_, executor_.get(),
                                                            &metrics_, options_.projection.get()));
   }
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, transport_->NewChannel());
-  WINNOW_RETURN_IF_ERROR(channel->Connect(worker_address));
+  WINNOW_RETURN_IF_ERROR(channel->Connect(call.worker_address));
   ExchangeAnswer answer;
+  WINNOW_ASSIGN_OR_RETURN(answer.protection, channel->DecideProtection(call.data_plane_mode));
   answer.worker_address = channel->LocalAddress();
-  answer.channel_id = data_plane_->OpenLink(peer.rank(), std::move(channel), std::move(on_closed));
-  if (lane.has_value()) answer.lane_address = data_plane_->OpenLane(answer.channel_id, *lane);
+  answer.channel_id = data_plane_->OpenLink(call.peer.rank(), std::move(channel), std::move(on_closed));
+  if (!call.lane.has_value()) return answer;
+  if (answer.protection.level == Protection::kEncrypted) {
+    answer.lane_address = absl::FailedPreconditionError(
+        "the data plane of the cache rank is encrypted, and what GPUs store into each other cannot be");
+  } else {
+    answer.lane_address = data_plane_->OpenLane(answer.channel_id, *call.lane);
+  }
   return answer;
 }
 

@@ -39,10 +39,20 @@ class CacheRank {
     std::chrono::milliseconds call_timeout{10000};  // for calls whose client set no deadline
   };
 
+  // What a caller of Exchange says of its end of the channel.
+  struct ExchangeCall {
+    v1::Identity peer;
+    v1::Fingerprint fingerprint;
+    std::string transport;
+    std::string worker_address;
+    DataPlaneMode data_plane_mode = DataPlaneMode::kAuto;
+    std::optional<LaneOffer> lane;
+  };
   // What Exchange needs; implemented by its stream. All callbacks come from the data-plane thread.
   struct ExchangeAnswer {
     uint32_t channel_id = 0;
     std::string worker_address;
+    LinkProtection protection;
     // Where a lane was offered: its address here, or why there is none.
     absl::StatusOr<std::string> lane_address = absl::FailedPreconditionError("no lane was offered");
   };
@@ -70,9 +80,7 @@ class CacheRank {
   const KernelTable& kernels() const { return *kernels_; }
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
-  void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
-                OnClosed on_closed);
+  void Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed);
   void CloseChannel(uint32_t channel_id);
   template <typename Command>  // StatusOr<T> command(DataPlane&)
   auto Call(std::chrono::system_clock::time_point deadline, Command command) {
@@ -86,9 +94,7 @@ class CacheRank {
  private:
   std::string_view model_digest() const;
   void Run();
-  absl::StatusOr<ExchangeAnswer> OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
-                                             const std::string& transport, const std::string& worker_address,
-                                             const std::optional<LaneOffer>& lane, OnClosed on_closed);
+  absl::StatusOr<ExchangeAnswer> OpenChannel(const ExchangeCall& call, OnClosed on_closed);
 
   // Constant after construction.
   const Options options_;

@@ -69,6 +69,7 @@ constexpr ManifestField kFields[] = {
     {"security.tls_ca", "tls-ca"},
     {"security.http_tls_cert", "http-tls-cert"},
     {"security.http_tls_key", "http-tls-key"},
+    {"security.data_plane", "data-plane"},
     {"security.insecure", "insecure"},
 
     {"observability.metrics", "metrics"},

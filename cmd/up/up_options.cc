@@ -70,6 +70,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareResumeGrace(fields, &resume_grace);
   DeclareApiKeys(fields, &api_keys);
   security.Declare(fields);
+  DeclareDataPlane(fields, &data_plane);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
@@ -131,6 +132,7 @@ absl::Status UpOptions::CheckConsistency() const {
 
 absl::Status UpOptions::CheckExposure() const {
   WINNOW_ASSIGN_OR_RETURN(const TlsFiles files, security.FilesFor(""));
+  WINNOW_RETURN_IF_ERROR(CheckDataPlane(data_plane, !files.empty()));
   if (part.has_router) {
     WINNOW_RETURN_IF_ERROR(security.CheckExposure("http", http, !http_tls.files.empty()));
     WINNOW_RETURN_IF_ERROR(security.CheckExposure("grpc", grpc, !files.empty()));
@@ -232,6 +234,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = transport;
+  options.data_plane = data_plane;
   options.select_in_place = select_in_place;
   options.device = device;
   // GPUs of its own: two processes on one would take turns.
@@ -265,6 +268,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.log = log;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
+  options.data_plane = data_plane;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;

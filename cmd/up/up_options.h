@@ -44,6 +44,7 @@ struct UpOptions {
   std::chrono::microseconds resume_grace{30'000'000};
   std::string api_keys;
   SecurityOptions security;
+  DataPlaneMode data_plane = DataPlaneMode::kAuto;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;

@@ -126,9 +126,22 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   channel_id_ = response->channel_id();
   peer_ = response->identity();
   lane_answer_ = response->lane();
+  protection_ = response->protection();
   kernel_set_ = response->kernel_set();
   num_threads_ = static_cast<int>(response->num_threads());
   return response->worker_address();
+}
+
+absl::StatusOr<LinkProtection> CacheLink::protection() const {
+  if (!v1::LinkProtection::Level_IsValid(protection_.level())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cache rank answers with an unknown protection, ", static_cast<int>(protection_.level())));
+  }
+  LinkProtection protection{.level = static_cast<Protection>(protection_.level()), .key = {}};
+  if (protection.level != Protection::kPlain) {
+    WINNOW_ASSIGN_OR_RETURN(protection.key, SessionKey::FromBytes(protection_.session_key()));
+  }
+  return protection;
 }
 
 absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,

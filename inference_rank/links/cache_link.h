@@ -61,6 +61,8 @@ class CacheLink {
   void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
   // The lane's answer of the Exchange.
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
+  // What the Exchange answered for Channel::TakeProtection.
+  absl::StatusOr<LinkProtection> protection() const;
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
   // Set once the lane has had a sequence; null before.
@@ -83,6 +85,7 @@ class CacheLink {
   std::string kernel_set_;
   int num_threads_ = 1;
   v1::LaneAnswer lane_answer_;
+  v1::LinkProtection protection_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.
   std::unique_ptr<Channel> channel_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/link_reports.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
@@ -115,7 +116,10 @@ Families OfKeys() {
 
 Families OfInferenceRank() {
   const InferenceRankMetrics metrics(1);
-  return Written([&](FamilyWriter& writer) { WriteMetrics(metrics, writer); });
+  return Written([&](FamilyWriter& writer) {
+    WriteMetrics(metrics, writer);
+    LinkReports().Write(writer);
+  });
 }
 
 CacheRankSnapshot OneLayer() {
@@ -126,7 +130,10 @@ CacheRankSnapshot OneLayer() {
 }
 
 Families OfCacheRank(const CacheRankSnapshot& snapshot) {
-  return Written([&](FamilyWriter& writer) { WriteMetrics(snapshot, writer); });
+  return Written([&](FamilyWriter& writer) {
+    WriteMetrics(snapshot, writer);
+    LinkReports().Write(writer);
+  });
 }
 
 Families OfEveryProcess() {
