@@ -85,6 +85,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
   log.Declare(fields, "Of all processes");
+  tracing.Declare(fields);
   reports.Declare(fields);
 }
 
@@ -201,6 +202,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.metrics = MetricsAddress(0);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.model = model;
   options.model_id = model_id;
@@ -226,6 +228,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.metrics = MetricsAddress(1 + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   options.model = model;
@@ -263,6 +266,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
