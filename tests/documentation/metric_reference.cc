@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/span_export.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
@@ -129,6 +130,11 @@ Families OfCacheRank(const CacheRankSnapshot& snapshot) {
   return Written([&](FamilyWriter& writer) { WriteMetrics(snapshot, writer); });
 }
 
+Families OfTraces() {
+  const SpanExporter::Counters counters;
+  return Written([&](FamilyWriter& writer) { WriteMetrics(counters, writer); });
+}
+
 Families OfEveryProcess() {
   MetricsRegistry registry;
   registry.AddProcessMetrics();
@@ -147,7 +153,8 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n## Router\n", Table(router),
+  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n### With traces\n\nWith `--otlp-endpoint`.\n",
+                      Table(OfTraces()), "\n## Router\n", Table(router),
                       "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
                       "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
                       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),
