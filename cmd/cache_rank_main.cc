@@ -28,8 +28,9 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   paths.AddP2p(transport_options);
   paths.AddNccl(transport_options);
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, NewUcxTransport(transport_options));
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<CacheHost> host,
-                          CacheHost::Create(options.cache, process->identity(), std::move(transport)));
+  WINNOW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CacheHost> host,
+      CacheHost::Create(options.cache, process->identity(), std::move(transport), process->spans()));
   CacheRank& rank = host->rank();
   process->metrics().AddSource([&rank, links](FamilyWriter& writer) {
     WriteMetrics(rank.metrics().Snapshot(), writer);

@@ -59,6 +59,7 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
   WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptionsOf(options));
   rank_options.on_lane = LogLane;
   rank_options.credentials = process.credentials();
+  rank_options.spans = process.spans();
   rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {
     spdlog::critical("{}", dump);
     process.StopServing();
@@ -74,8 +75,8 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
     v1::Identity cache = MakeIdentity(identity.cluster(), v1::ROLE_CACHE_RANK, "cache-of-" + identity.rank());
     cache.set_address(identity.address());
     WINNOW_ASSIGN_OR_RETURN(
-        parts.cache,
-        CacheHost::Create(options.cache, cache, NewInprocTransport(TransportOptionsOf(cache.incarnation()))));
+        parts.cache, CacheHost::Create(options.cache, cache,
+                                       NewInprocTransport(TransportOptionsOf(cache.incarnation())), process.spans()));
     transport = NewInprocTransport(TransportOptionsOf(identity.incarnation()));
   } else {
     const bool has_tls = process.credentials().encrypted();

@@ -54,6 +54,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
   router_options.api_keys = options.api_keys;
+  router_options.spans = process->spans();
+  router_options.trace_sample = options.process.tracing.sample;
   router_options.log_requests = options.reports.log_requests;
   router_options.metrics_aliases = options.reports.metrics_aliases;
   const uint32_t shards = options.placement.cache_shards;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cache_rank/service/cache_service.h"
+#include "cache_rank/service/stored_spans.h"
 #include "cache_rank/service/transport_service.h"
 #include "common/base/check.h"
 
@@ -13,7 +14,8 @@ CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::un
       kernels_(kernels),
       queue_([transport = transport.get()] { transport->Wake(); }),
       transport_(std::move(transport)),
-      executor_(kernels->new_executor(options.num_threads)) {
+      executor_(kernels->new_executor(options.num_threads)),
+      spans_(std::make_unique<StoredSpans>(options.spans, options.data_plane.tiers.fast.memory_bytes > 0)) {
   services_.push_back(std::make_unique<CacheServiceImpl>(this));
   services_.push_back(std::make_unique<TransportServiceImpl>(this));
 }
@@ -112,7 +114,10 @@ void CacheRank::Run() {
     if (frames > 0 || worked) progress_.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point now = Clock::now();
     if (now >= next_tick) {
-      if (data_plane_ != nullptr) data_plane_->Tick(now);
+      if (data_plane_ != nullptr) {
+        data_plane_->Tick(now);
+        spans_->Sweep(data_plane_->store());
+      }
       progress_.fetch_add(1, std::memory_order_relaxed);
       next_tick = now + options_.tick;
     }

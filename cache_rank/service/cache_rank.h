@@ -14,12 +14,15 @@
 #include "cache_rank/service/control_queue.h"
 #include "cache_rank/step/data_plane.h"
 #include "common/base/status.h"
+#include "common/tracing/trace_span.h"
 #include "kernels/kernel_table.h"
 #include "transport/transport.h"
 #include "winnow/v1/identity.pb.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
+
+class StoredSpans;
 
 // A cache rank: stores sequences, selects for them and streams rows. Runs one data-plane thread (and the executor's
 // workers); gRPC handlers only hand it commands. Serves in a process of its own, or hosted by an inference process over
@@ -37,6 +40,7 @@ class CacheRank {
     std::chrono::microseconds spin{200};
     std::chrono::milliseconds tick{50};             // of reclaiming and of looking for failed channels
     std::chrono::milliseconds call_timeout{10000};  // for calls whose client set no deadline
+    SpanSink* spans = nullptr;                      // of traced sequences; null: none are traced
   };
 
   // What a caller of Exchange says of its end of the channel.
@@ -78,6 +82,7 @@ class CacheRank {
   v1::Fingerprint Fingerprint() const;
   const Options& options() const { return options_; }
   const KernelTable& kernels() const { return *kernels_; }
+  StoredSpans& spans() { return *spans_; }
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
   void Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed);
@@ -111,6 +116,7 @@ class CacheRank {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DataPlane> data_plane_;  // from the first Exchange on; destroyed before the transport
 
+  const std::unique_ptr<StoredSpans> spans_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::thread thread_;
 };

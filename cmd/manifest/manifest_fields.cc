@@ -77,6 +77,8 @@ constexpr ManifestField kFields[] = {
     {"observability.log_format", "log-format"},
     {"observability.log_requests", "log-requests"},
     {"observability.metrics_aliases", "metrics-aliases"},
+    {"observability.otlp_endpoint", "otlp-endpoint"},
+    {"observability.trace_sample", "trace-sample"},
 };
 
 constexpr ManifestSection kSections[] = {
@@ -86,7 +88,7 @@ constexpr ManifestSection kSections[] = {
     {"cache", "The ranks that hold the KV."},
     {"selection", "Which rows requests attend to that do not say."},
     {"security", "What is encrypted, and who may call whom."},
-    {"observability", "Metrics and logs."},
+    {"observability", "Metrics, logs and traces."},
 };
 
 }  // namespace

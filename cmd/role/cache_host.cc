@@ -52,7 +52,7 @@ absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
-                                                             std::unique_ptr<Transport> transport) {
+                                                             std::unique_ptr<Transport> transport, SpanSink* spans) {
   int64_t weight_bytes = 0;
   if (!options.model.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const size_t bytes, QueryProjection::BytesNeeded(options.model, options.compute));
@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
                                                                    ResolveThreads(options.threads)));
   }
   rank.identity = identity;
+  rank.spans = spans;
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory.kv_bytes);
   rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);

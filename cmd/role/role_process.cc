@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "cmd/role/interruptible_start.h"
 #include "cmd/role/own_address.h"
+#include "cmd/role/span_export.h"
 #include "common/base/descriptor_limit.h"
 #include "common/base/stop_signals.h"
 #include "common/config/host_address.h"
@@ -94,6 +95,11 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
   process->identity_.set_address(process->reserved_->address());
   process->metrics_->AddProcessMetrics();
+  WINNOW_ASSIGN_OR_RETURN(process->spans_, NewSpanExporter(options.tracing, role_name, process->identity_));
+  if (process->spans_ != nullptr) {
+    process->metrics_->AddSource(
+        [spans = process->spans_.get()](FamilyWriter& writer) { WriteMetrics(spans->counters(), writer); });
+  }
   spdlog::info("winnow {} starts as {} with {{{}}}", Version(), ToString(process->identity_),
                absl::StrReplaceAll(absl::StripSuffix(process->options_yaml_, "\n"), {{"\n", ", "}}));
   return process;

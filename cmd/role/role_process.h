@@ -17,6 +17,7 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/router_memberships.h"
 #include "common/rpc/rpc_server.h"
+#include "common/tracing/span_exporter.h"
 #include "winnow/v1/identity.pb.h"
 
 namespace winnow {
@@ -37,6 +38,8 @@ class RoleProcess {
   // Of this process, for its server and for channels to others.
   const Credentials& credentials() const { return credentials_; }
   MetricsRegistry& metrics() { return *metrics_; }
+  // Where spans of traced requests go; null without --otlp-endpoint. It lives as long as the process.
+  SpanSink* spans() { return spans_.get(); }
   std::string metrics_address() const { return http_->address(); }
   RpcServer& server() { return *server_; }
   ParentReport& report() { return report_; }
@@ -91,6 +94,7 @@ class RoleProcess {
   Credentials credentials_;
   uint64_t descriptor_limit_ = 0;
   ParentReport report_;
+  std::unique_ptr<SpanExporter> spans_;  // may be null
   const std::shared_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<class ReservedAddress> reserved_;
   const pthread_t main_thread_ = pthread_self();

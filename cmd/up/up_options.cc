@@ -86,6 +86,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
   log.Declare(fields, "Of all processes");
+  tracing.Declare(fields);
   reports.Declare(fields);
 }
 
@@ -203,6 +204,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.metrics = MetricsAddress(0);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.model = model;
   options.model_id = model_id;
@@ -228,6 +230,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.metrics = MetricsAddress(1 + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   options.model = model;
@@ -266,6 +269,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
   options.data_plane = data_plane;

@@ -58,6 +58,7 @@ struct UpOptions {
   std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
   LogFlags log;
+  TracingFlags tracing;
   RequestReportFlags reports;
 
   void Declare(Fields& fields);

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/tracing/trace_context.h"
 #include "inference_rank/links/landing_places.h"
 #include "model/decode_lane.h"
 #include "transport/transport.h"
@@ -43,11 +44,12 @@ class CacheLink {
   // Channel::Connect.
   absl::StatusOr<std::string> Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout);
   absl::StatusOr<v1::OpenSequenceResponse> Open(const v1::OpenSequenceRequest& request,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout, const TraceContext* trace = nullptr);
   absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
-                                                    std::chrono::milliseconds timeout);
+                                                    std::chrono::milliseconds timeout,
+                                                    const TraceContext* trace = nullptr);
   absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout, const TraceContext* trace = nullptr);
   absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 

@@ -98,7 +98,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                      .slot_parts = backend.memory_plan().parts,
                                                      .selects_in_place = InPlaceOf(backend.step_client()),
                                                      .grammars = rank->grammars_.get()},
-                                        options.resume);
+                                        options.resume, options.spans);
   return rank;
 }
 

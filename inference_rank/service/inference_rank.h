@@ -13,6 +13,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "common/selection/selection_spec.h"
+#include "common/tracing/trace_span.h"
 #include "inference_rank/backend/backend.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/metrics.h"
@@ -58,6 +59,7 @@ struct InferenceRankOptions {
   // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
   // thread.
   std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
+  SpanSink* spans = nullptr;  // of traced requests; null: none are traced
 };
 
 struct RankModel;

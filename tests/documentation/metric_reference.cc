@@ -11,6 +11,7 @@
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
 #include "cmd/role/link_reports.h"
+#include "cmd/role/span_export.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
@@ -136,6 +137,11 @@ Families OfCacheRank(const CacheRankSnapshot& snapshot) {
   });
 }
 
+Families OfTraces() {
+  const SpanExporter::Counters counters;
+  return Written([&](FamilyWriter& writer) { WriteMetrics(counters, writer); });
+}
+
 Families OfEveryProcess() {
   MetricsRegistry registry;
   registry.AddProcessMetrics();
@@ -154,7 +160,8 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n## Router\n", Table(router),
+  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n### With traces\n\nWith `--otlp-endpoint`.\n",
+                      Table(OfTraces()), "\n## Router\n", Table(router),
                       "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
                       "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
                       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),

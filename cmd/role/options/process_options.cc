@@ -3,6 +3,7 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/own_address.h"
 #include "common/config/host_address.h"
+#include "common/tracing/otlp_post.h"
 
 namespace winnow {
 
@@ -69,6 +70,22 @@ void LogFlags::Declare(Fields& fields, const std::string& whose) {
               "Lines for people, or a JSON object each, with time (UTC), level, role, rank and message.");
 }
 
+void TracingFlags::Declare(Fields& fields) {
+  fields.Custom(
+      "otlp-endpoint", "URL",
+      "Where spans of traced requests go: http://HOST:PORT of an OpenTelemetry collector, which gets them by OTLP/HTTP "
+      "in JSON at /v1/traces. Empty = nowhere: nothing is traced.",
+      [this](std::string_view text) {
+        otlp_endpoint = std::string(text);
+        return text.empty() ? absl::OkStatus() : OtlpEndpoint::Parse(text).status();
+      },
+      [this] { return otlp_endpoint; });
+  fields.Number("trace-sample", &sample,
+                "Of routers: share of the requests that are traced where their clients name no trace; one that a "
+                "client names is traced if its `traceparent` says so.",
+                0, 1);
+}
+
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
@@ -80,6 +97,7 @@ void ProcessOptions::Declare(Fields& fields) {
                  "Where HTTP answers /metrics, and the probes /ready, /live and /health; hosts as for --grpc.");
   security.Declare(fields);
   log.Declare(fields, "Of this process");
+  tracing.Declare(fields);
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
 }

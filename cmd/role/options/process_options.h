@@ -42,6 +42,14 @@ struct LogFlags {
   void Declare(Fields& fields, const std::string& whose);
 };
 
+// Where a process sends the spans of traced requests.
+struct TracingFlags {
+  std::string otlp_endpoint;  // empty: nowhere
+  double sample = 1;          // of the requests that name no trace of their own
+
+  void Declare(Fields& fields);
+};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
@@ -50,6 +58,7 @@ struct ProcessOptions {
   HostPort metrics{"127.0.0.1", 0};
   SecurityOptions security;
   LogFlags log;
+  TracingFlags tracing;
   int report_fd = -1;
 
   void Declare(Fields& fields);
