@@ -85,7 +85,7 @@ def rendered_is_accepted(folder):
             unit = pathlib.Path(path)
             unit.write_text(unit.read_text().replace("/usr/bin/winnow", winnow))
         for target in glob.glob(f"{folder}/systemd/**/*.target", recursive=True):
-            run("systemd-analyze", "verify", *glob.glob(f"{os.path.dirname(target)}/*"))
+            run("systemd-analyze", "verify", target, *glob.glob(f"{os.path.dirname(target)}/*.service"))
     else:
         print("   skipped: there is no systemd-analyze")
 
