@@ -47,7 +47,7 @@ class Compose {
       absl::StrAppend(&text_, "    volumes:\n      - ",
                       YamlQuoted(absl::StrCat(plan_.model, ":", kModelInContainer, ":ro")), "\n");
     absl::StrAppend(&text_,
-                    "    healthcheck:\n      test: [\"CMD\", \"curl\", \"-fsS\", \"http://127.0.0.1:9100/health\"]\n"
+                    "    healthcheck:\n      test: [\"CMD\", \"/usr/local/bin/winnow\", \"probe\", \"--path=/health\"]\n"
                     "      interval: 5s\n      start_period: 600s\n"
                     "    restart: unless-stopped\n    stop_grace_period: ",
                     stop_seconds, "s\n",
