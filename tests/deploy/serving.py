@@ -76,7 +76,8 @@ class Client:
     def begins(self, tokens):
         """A long answer as a stream of its own; it has begun when this returns."""
         body = {"prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True, "stream": True}
-        stream = subprocess.Popen([*self.inside, "curl", "-sSN", "--noproxy", "*", f"http://{self.http}/v1/completions",
+        stream = subprocess.Popen([*self.inside, "curl", "-sSN", "--noproxy", "*", "--max-time", "120",
+                                   f"http://{self.http}/v1/completions",
                                    "-d", json.dumps(body)], stdout=subprocess.PIPE, text=True)
         assert stream.stdout.readline().startswith("data: {"), "the stream has not begun"
         return stream
@@ -84,7 +85,8 @@ class Client:
 
 def finishes(stream):
     """The rest of a stream that Client.begins returned has come, to its very end."""
-    rest = stream.communicate(timeout=120)[0]
+    rest = stream.stdout.read()
+    assert stream.wait() == 0, rest[-400:]
     assert rest.rstrip().endswith("data: [DONE]"), rest[-400:]
 
 
