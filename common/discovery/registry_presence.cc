@@ -50,6 +50,16 @@ RegistryPresence::State RegistryPresence::state() const {
   return state;
 }
 
+bool RegistryPresence::Holds() const {
+  const std::lock_guard lock(mutex_);
+  return !state_.connected || Clock::now() < held_until_;
+}
+
+void RegistryPresence::Renewed(Clock::time_point asked) {
+  const std::lock_guard lock(mutex_);
+  held_until_ = asked + ttl_;
+}
+
 void RegistryPresence::Run() {
   const std::vector<HostPort>& endpoints = options_.registry.endpoints;
   milliseconds backoff = kFirstBackoff;
@@ -62,15 +72,14 @@ void RegistryPresence::Run() {
     }
     const bool is_final =
         absl::IsAborted(status) || absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-    const bool was_connected = state().connected;
-    Away(status);
     if (is_final) {
       spdlog::error("the registry {} refuses this process: {}", options_.registry.ToString(),
                     std::string(status.message()));
       if (options_.on_refused) options_.on_refused(status);
       return;
     }
-    if (was_connected) backoff = kFirstBackoff;
+    if (state().connected) backoff = kFirstBackoff;
+    Away(status);
     std::unique_lock lock(mutex_);
     if (stopped_.wait_for(lock, backoff, [this] { return stop_; })) return;
     backoff = std::min(backoff * 2, kLastBackoff);
@@ -79,20 +88,25 @@ void RegistryPresence::Run() {
 
 absl::Status RegistryPresence::Session(EtcdClient& client, const HostPort& endpoint) {
   WINNOW_RETURN_IF_ERROR(PrepareRecords(endpoint));
+  const Clock::time_point began = Clock::now();
   WINNOW_RETURN_IF_ERROR(KeepLease(client));
-  WINNOW_ASSIGN_OR_RETURN(int64_t revision, PublishAndRead(client));
+  WINNOW_ASSIGN_OR_RETURN(const int64_t revision, PublishAndRead(client));
+  Renewed(began);
   Connected(client.address());
   EtcdWatch watch(client.watches(), Watched(), revision);
   Clock::time_point next_renewal = Clock::now() + ttl_ / 3;
   while (!stopping()) {
     WINNOW_ASSIGN_OR_RETURN(bool news, watch.Wait(std::min(next_renewal, Clock::now() + kLongestWait)));
-    if (Clock::now() >= next_renewal) {
+    const Clock::time_point asked = Clock::now();
+    const bool is_due = asked >= next_renewal;
+    if (is_due) {
       const int64_t before = lease_;
       WINNOW_RETURN_IF_ERROR(KeepLease(client));
       news = news || lease_ != before;
-      next_renewal = Clock::now() + ttl_ / 3;
+      next_renewal = asked + ttl_ / 3;
     }
     if (news) WINNOW_RETURN_IF_ERROR(PublishAndRead(client).status());
+    if (is_due) Renewed(asked);
   }
   return absl::OkStatus();
 }

@@ -55,6 +55,9 @@ class RegistryPresence {
   // Takes the records out. Nothing is called any more when this returns.
   void Leave();
   State state() const;
+  // False while a lease may have ended unnoticed, as when this process has been stopped: a later start may have taken
+  // its place. True again when the registry has been read, or is found to be away.
+  bool Holds() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -69,6 +72,8 @@ class RegistryPresence {
   absl::StatusOr<int64_t> PublishAndRead(EtcdClient& client);
   std::vector<KeyRange> Watched() const;
   void Connected(const std::string& address);
+  // The lease was renewed by what was asked at this time.
+  void Renewed(Clock::time_point asked);
   void Away(const absl::Status& why);
   bool stopping() const;
 
@@ -86,6 +91,7 @@ class RegistryPresence {
   // Guarded by mutex_.
   bool stop_ = false;
   State state_;
+  Clock::time_point held_until_{};  // while connected
   Clock::time_point away_since_ = Clock::now();
 
   std::thread thread_;

@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/registry_metrics.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
@@ -135,6 +136,10 @@ Families OfEveryProcess() {
   return registry.Collect();
 }
 
+Families OfRegistry() {
+  return Written([](FamilyWriter& writer) { WriteMetrics(RegistryPresence::State(), writer); });
+}
+
 }  // namespace
 
 std::string MetricReference() {
@@ -147,8 +152,10 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n## Router\n", Table(router),
-                      "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
+  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()),
+                      "\n### With a registry\n\nWith `--registry`.\n", Table(OfRegistry()), "\n## Router\n",
+                      Table(router), "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n",
+                      Table(OfKeys()),
                       "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
                       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),
                       "\n## Cache rank\n", Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",
