@@ -62,8 +62,7 @@ absl::StatusOr<std::string> PublishedAddress(const std::string& advertise, const
   if (!absl::IsFailedPrecondition(address.status())) return address;
   return absl::FailedPreconditionError(absl::StrCat(
       "this router listens on ", listen.ToString(), ", and ranks that find it in the registry at ", registry.ToString(),
-      " could not reach it there: set --grpc to an address of this machine, or "
-      "--advertise"));
+      " could not reach it there: set --grpc to an address of this machine, or --advertise"));
 }
 
 absl::Status CheckAdvertise(const std::string& advertise) {

@@ -52,7 +52,8 @@ RegistryPresence::State RegistryPresence::state() const {
 
 bool RegistryPresence::Holds() const {
   const std::lock_guard lock(mutex_);
-  return !state_.connected || Clock::now() < held_until_;
+  const bool is_away = failed_members_ >= options_.registry.endpoints.size();
+  return is_away || held_until_ == Clock::time_point() || Clock::now() < held_until_;
 }
 
 void RegistryPresence::Renewed(Clock::time_point asked) {
@@ -186,6 +187,7 @@ void RegistryPresence::Connected(const std::string& address) {
     const std::lock_guard lock(mutex_);
     away = Seconds(Clock::now() - away_since_);
     state_.connected = true;
+    failed_members_ = 0;
   }
   const bool complained = std::exchange(next_complaint_, {}) != Clock::time_point();
   if (complained) {
@@ -201,7 +203,11 @@ void RegistryPresence::Away(const absl::Status& why) {
   size_t routers = 0;
   {
     const std::lock_guard lock(mutex_);
-    if (std::exchange(state_.connected, false)) away_since_ = now;
+    if (std::exchange(state_.connected, false)) {
+      away_since_ = now;
+    } else {
+      ++failed_members_;
+    }
     away = Seconds(now - away_since_);
     routers = state_.routers;
   }

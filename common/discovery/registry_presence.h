@@ -56,7 +56,7 @@ class RegistryPresence {
   void Leave();
   State state() const;
   // False while a lease may have ended unnoticed, as when this process has been stopped: a later start may have taken
-  // its place. True again when the registry has been read, or is found to be away.
+  // its place. True again when the registry has been read, or none of its members could be.
   bool Holds() const;
 
  private:
@@ -91,7 +91,8 @@ class RegistryPresence {
   // Guarded by mutex_.
   bool stop_ = false;
   State state_;
-  Clock::time_point held_until_{};  // while connected
+  Clock::time_point held_until_{};  // of the latest lease; 0 before the first one
+  size_t failed_members_ = 0;       // that have been asked in vain since the process was connected last
   Clock::time_point away_since_ = Clock::now();
 
   std::thread thread_;

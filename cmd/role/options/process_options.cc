@@ -19,8 +19,7 @@ void DiscoveryOptions::Declare(Fields& fields) {
   fields.Custom(
       "registry", "etcd://HOST:PORT[,...][/PREFIX]",
       "Registry in which routers are found by ranks: members of an etcd cluster (3.4 or later), and what all keys "
-      "begin "
-      "with (winnow). etcds:// is TLS, with --tls-cert, --tls-key and --tls-ca. What runs goes on without it.",
+      "begin with (winnow). etcds:// is TLS, with --tls-cert, --tls-key and --tls-ca. What runs goes on without it.",
       [this](std::string_view text) -> absl::Status {
         registry = std::nullopt;
         if (text.empty()) return absl::OkStatus();

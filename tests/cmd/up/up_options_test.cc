@@ -219,7 +219,7 @@ TEST_F(UpOptionsTest, ARankThatIsToldNoRouterLooksInTheRegistryOrOnThisMachine) 
   ASSERT_TRUE(LoadOptions(fields, std::vector<std::string>{"--router=a:1"}).ok());
   EXPECT_EQ(join.Landmarks(), (std::vector<HostPort>{{"a", 1}}));
   for (const char* flag : {"--registry=10.0.0.5:2379", "--registry-lease=1s", "--registry-lease=2500ms"}) {
-    const absl::Status status = LoadOptions(fields, std::vector<std::string>{flag});
+    const absl::Status status = LoadOptions(fields, std::vector<std::string>{flag}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << flag;
     EXPECT_THAT(std::string(status.message()), HasSubstr("--registry"));
   }

@@ -59,6 +59,11 @@ class Present {
   [[nodiscard]] bool AwaitRefusal() {
     return Await([&] { return refused_.has_value(); });
   }
+  // For longer than its lease.
+  [[nodiscard]] bool AwaitAway() {
+    return Await([&] { return presence_->state().away_seconds > 3.5; });
+  }
+  bool holds() const { return presence_->Holds(); }
   [[nodiscard]] bool AwaitConnected(bool connected) {
     return Await([&] { return presence_->state().connected == connected; });
   }
@@ -175,10 +180,13 @@ TEST_F(RegistryPresenceTest, RoutersKnownLastStayWhileItIsAwayAndAllIsPublishedW
   EXPECT_EQ(rank.state().routers, 1u);
   EXPECT_GT(rank.state().away_seconds, 0);
   EXPECT_EQ(rank.routers(), std::vector<HostPort>{kRouterAddress});
+  ASSERT_TRUE(rank.AwaitAway());
+  EXPECT_TRUE(rank.holds()) << "nobody can say that a later start has come";
   etcd_->Start();
   ASSERT_TRUE(rank.AwaitConnected(true));
   ASSERT_TRUE(router.AwaitConnected(true));
   EXPECT_EQ(rank.state().away_seconds, 0);
+  EXPECT_TRUE(rank.holds());
   EXPECT_EQ(etcd_->Values().size(), 2u);
   Present late(etcd_->url(), {Rank(1, "late")});
   EXPECT_TRUE(late.AwaitRouters({kRouterAddress}));
