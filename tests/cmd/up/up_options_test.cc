@@ -221,7 +221,7 @@ TEST_F(UpOptionsTest, ARankThatIsToldNoRouterLooksInTheRegistryOrOnThisMachine) 
   for (const char* flag : {"--registry=10.0.0.5:2379", "--registry-lease=1s", "--registry-lease=2500ms"}) {
     const absl::Status status = LoadOptions(fields, std::vector<std::string>{flag}).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << flag;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("--registry"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("option \"registry"));
   }
 }
 
