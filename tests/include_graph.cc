@@ -39,6 +39,7 @@ const std::vector<Rule>& Rules() {
       {"common/json_schema", {"common/base", "common/grammar", "common/tokenizer"}},
       {"common/metrics", {"common/base", "common/config"}},
       {"common/rpc", {"common/base", "common/config", "common/log", "common/timeline", "common/tls", "common/tracing"}},
+      {"common/discovery", {"common/base", "common/config", "common/rpc", "common/tls"}},
 
       {"kernels", {"common/base"}},
       {"kernels/cpu", {"common/base", "kernels"}},

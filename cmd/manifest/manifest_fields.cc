@@ -5,6 +5,8 @@ namespace {
 
 constexpr ManifestField kFields[] = {
     {"cluster", "cluster"},
+    {"registry", "registry"},
+    {"registry_lease", "registry-lease"},
     {"transport", "transport"},
     {"threads", "threads"},
 

@@ -17,6 +17,7 @@ namespace winnow {
 
 void UpOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
+  discovery.Declare(fields);
   fields.Folder(
       "model", &model,
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
@@ -206,6 +207,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.log = log;
   options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
+  options.discovery = discovery;
   options.model = model;
   options.model_id = model_id;
   options.http = http;
@@ -233,6 +235,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
+  options.join.discovery = discovery;
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
@@ -272,6 +275,7 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
+  options.join.discovery = discovery;
   options.data_plane = data_plane;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;

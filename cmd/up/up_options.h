@@ -16,6 +16,7 @@ struct UpOptions {
   ClusterPart part;  // as file and node say
 
   std::string cluster = "local";
+  DiscoveryOptions discovery;
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};

@@ -11,6 +11,7 @@
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
 #include "cmd/role/link_reports.h"
+#include "cmd/role/registry_metrics.h"
 #include "cmd/role/span_export.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
@@ -148,6 +149,10 @@ Families OfEveryProcess() {
   return registry.Collect();
 }
 
+Families OfRegistry() {
+  return Written([](FamilyWriter& writer) { WriteMetrics(RegistryPresence::State(), writer); });
+}
+
 }  // namespace
 
 std::string MetricReference() {
@@ -160,9 +165,11 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n### With traces\n\nWith `--otlp-endpoint`.\n",
-                      Table(OfTraces()), "\n## Router\n", Table(router),
-                      "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
+  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()),
+                      "\n### With a registry\n\nWith `--registry`.\n", Table(OfRegistry()),
+                      "\n### With traces\n\nWith `--otlp-endpoint`.\n", Table(OfTraces()), "\n## Router\n",
+                      Table(router), "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n",
+                      Table(OfKeys()),
                       "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
                       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),
                       "\n## Cache rank\n", Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",
