@@ -136,9 +136,10 @@ const std::vector<Rule>& Rules() {
       {"router/openai",
        {"common/*", "router/chat_output", "router/constraint", "router/dispatch", "router/generation", "router/http",
         "router/keys", "router/text"}},
+      {"router/admin", {"common/*", "router/dispatch", "router/keys", "router/membership", "router/tasks"}},
       {"router",
-       {"common/*", "router/chat_output", "router/dispatch", "router/generation", "router/http", "router/keys",
-        "router/membership", "router/openai", "router/page", "router/tasks", "router/text"}},
+       {"common/*", "router/admin", "router/chat_output", "router/dispatch", "router/generation", "router/http",
+        "router/keys", "router/membership", "router/openai", "router/page", "router/tasks", "router/text"}},
 
       {"clients/cpp", {"common/base", "common/rpc"}},
 
@@ -161,6 +162,7 @@ const std::vector<Rule>& Rules() {
 
       {"cmd/client", {"common/*", "clients/cpp"}},
       {"cmd/command", {"common/*"}},
+      {"cmd/admin", {"common/*"}},
       {"cmd/chat", {"common/*"}},
       {"cmd/terminal", {"common/*"}},
       {"cmd/connection", {"common/*", "cmd/client", "cmd/terminal"}},
@@ -170,11 +172,11 @@ const std::vector<Rule>& Rules() {
       {"cmd/manifest", {"common/*", "cmd/role", "cmd/up"}},
       {"cmd/render", {"common/*", "cmd/manifest", "cmd/role", "cmd/up"}},
       {"cmd/status", {"common/*", "cmd/up"}},
-      {"cmd", {"common/*",         "kernels/*",   "transport/*",    "model/*",        "cache_rank/*",
-               "inference_rank/*", "router/*",    "clients/cpp",    "tools/batch",    "tools/engine",
-               "tools/load",       "tools/plan",  "tools/profile",  "tools/timeline", "cmd/chat",
-               "cmd/client",       "cmd/command", "cmd/connection", "cmd/doctor",     "cmd/manifest",
-               "cmd/render",       "cmd/role",    "cmd/status",     "cmd/terminal",   "cmd/up"}},
+      {"cmd", {"common/*",       "kernels/*",      "transport/*",  "model/*",      "cache_rank/*", "inference_rank/*",
+               "router/*",       "clients/cpp",    "tools/batch",  "tools/engine", "tools/load",   "tools/plan",
+               "tools/profile",  "tools/timeline", "cmd/admin",    "cmd/chat",     "cmd/client",   "cmd/command",
+               "cmd/connection", "cmd/doctor",     "cmd/manifest", "cmd/render",   "cmd/role",     "cmd/status",
+               "cmd/terminal",   "cmd/up"}},
       // A cluster in one process.
       {"engine",
        {"common/*", "transport/*", "cache_rank/*", "inference_rank/*", "router/*", "clients/cpp", "cmd/role"}},
