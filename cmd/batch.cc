@@ -1,4 +1,3 @@
-#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
 #include "cmd/up/own_server.h"
+#include "common/base/stop_signals.h"
 #include "tools/batch/batch_run.h"
 
 namespace winnow {
@@ -57,16 +57,6 @@ struct BatchOptions {
     fields.Bool("json", &json, "Print the summary as JSON.");
   }
 };
-
-// Whether a stop signal has come since the last question, waiting for one as long as that.
-bool StopSignalWithin(milliseconds time) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  const timespec limit{time.count() / 1000, time.count() % 1000 * 1'000'000};
-  return sigtimedwait(&set, nullptr, &limit) > 0;
-}
 
 using Clock = std::chrono::steady_clock;
 
@@ -122,7 +112,8 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
     // What the environment says of these options is the batch's, not the server's.
     BatchOptions own_options;
     ForgetEnvironment(Fields::Of(own_options));
-    WINNOW_ASSIGN_OR_RETURN(own, OwnServer::Start(options.model, [] { return StopSignalWithin(milliseconds(0)); }));
+    WINNOW_ASSIGN_OR_RETURN(own,
+                            OwnServer::Start(options.model, [] { return StopSignalWithin(milliseconds(0)) != 0; }));
     run_options.server.address = own->http_address();
   }
 
@@ -132,7 +123,7 @@ absl::StatusOr<int> Run(const BatchOptions& options, const std::string& path) {
   bool is_interrupted = false;
   while (!run.WaitFor(milliseconds(0))) {
     progress.Show(ProgressText(run.counts(), Clock::now() - start));
-    if (!StopSignalWithin(milliseconds(100))) continue;
+    if (StopSignalWithin(milliseconds(100)) == 0) continue;
     progress.Erase();
     if (is_interrupted) break;
     is_interrupted = true;

@@ -1,6 +1,4 @@
 // winnow chat: a conversation in the terminal.
-#include <signal.h>
-
 #include <cstdio>
 
 #include "absl/strings/str_format.h"
@@ -11,11 +9,12 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/document.h"
-#include "cmd/connection/prompt_line.h"
+#include "cmd/connection/print_answer.h"
 #include "cmd/connection/request_options.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/line_editor.h"
 #include "cmd/terminal/progress_line.h"
+#include "common/base/stop_signals.h"
 
 namespace winnow {
 namespace {
@@ -59,24 +58,16 @@ struct ChatOptions {
 class StopSignalsAllowed {
  public:
   StopSignalsAllowed() {
-    sigemptyset(&set_);
-    sigaddset(&set_, SIGINT);
-    sigaddset(&set_, SIGTERM);
-    // Those of a hasty person were for the answer.
-    sigset_t interrupt;
-    sigemptyset(&interrupt);
-    sigaddset(&interrupt, SIGINT);
-    const timespec now{0, 0};
-    while (sigtimedwait(&interrupt, nullptr, &now) > 0) {
+    // Those of a hasty person were for the answer. Being told to end was meant.
+    for (int number; (number = StopSignalWithin(std::chrono::milliseconds(0))) != 0;) {
+      if (number != SIGINT) EndByStopSignal(number);
     }
-    pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+    const sigset_t set = StopSignals();
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
   }
-  ~StopSignalsAllowed() { pthread_sigmask(SIG_BLOCK, &set_, nullptr); }
+  ~StopSignalsAllowed() { BlockStopSignals(); }
   StopSignalsAllowed(const StopSignalsAllowed&) = delete;
   StopSignalsAllowed& operator=(const StopSignalsAllowed&) = delete;
-
- private:
-  sigset_t set_{};
 };
 
 // "captured mass 0.934, 41.2 tokens/s, first token after 0.31 s, 4012 prompt tokens, of them 3980 cached".
@@ -158,21 +149,7 @@ class Chat {
     WINNOW_RETURN_IF_ERROR(CheckDocument(message, "the message"));
     v1::GenerateRequest request = conversation_.Ask(message);
     request_.ApplyTo(request);
-    std::string answer;
-    std::optional<PromptLine> waiting;
-    waiting.emplace(progress_, " (Ctrl-C ends it)");
-    const auto on_text = [&](std::string_view text) {
-      waiting.reset();
-      std::fwrite(text.data(), 1, text.size(), stdout);
-      std::fflush(stdout);
-      answer += text;
-    };
-    absl::StatusOr<GenerationResult> result = client_.Generate(request, on_text, [&](const auto& progress) {
-      if (waiting) waiting->Tell(progress);
-    });
-    waiting.reset();
-    if (!answer.empty() || result.ok()) std::printf("\n");
-    std::fflush(stdout);
+    auto [answer, result] = PrintAnswer(client_, request, progress_, " (Ctrl-C ends it)", stdout);
     conversation_.Answer(std::move(answer));
     if (absl::IsCancelled(result.status()) && editor_.is_terminal()) {
       std::fprintf(stderr, "(ended)\n");

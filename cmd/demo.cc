@@ -5,6 +5,7 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/server_options.h"
+#include "common/base/stop_signals.h"
 
 namespace winnow {
 namespace {

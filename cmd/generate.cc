@@ -11,10 +11,11 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/document.h"
-#include "cmd/connection/prompt_line.h"
+#include "cmd/connection/print_answer.h"
 #include "cmd/connection/request_options.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
+#include "common/base/stop_signals.h"
 
 namespace winnow {
 namespace {
@@ -74,17 +75,14 @@ absl::StatusOr<std::string> PromptOf(const GenerateOptions& options, std::vector
 }
 
 v1::GenerateRequest MakeRequest(const GenerateOptions& options, std::string prompt) {
+  std::vector<std::pair<std::string, std::string>> messages;
+  if (!options.system.empty()) messages.emplace_back("system", options.system);
   v1::GenerateRequest request;
   if (options.raw) {
-    request.set_text(std::move(prompt));
+    request = TextRequest(std::move(prompt));
   } else {
-    const auto add = [&request](const char* role, std::string content) {
-      v1::Message* message = request.mutable_messages()->add_messages();
-      message->set_role(role);
-      message->set_content(std::move(content));
-    };
-    if (!options.system.empty()) add("system", options.system);
-    add("user", std::move(prompt));
+    messages.emplace_back("user", std::move(prompt));
+    request = ChatRequest(messages);
   }
   options.request.ApplyTo(request);
   return request;
@@ -118,29 +116,6 @@ nlohmann::ordered_json ToJson(const GenerationResult& result) {
   return json;
 }
 
-// The answer, whose text is printed as it comes unless it is to be JSON.
-absl::StatusOr<GenerationResult> Answer(const GenerateOptions& options, GenerationClient& client,
-                                        const v1::GenerateRequest& request) {
-  ProgressLine progress(options.quiet);
-  std::optional<PromptLine> waiting;
-  waiting.emplace(progress, "");
-  bool wrote = false;
-  const auto on_text = [&](std::string_view text) {
-    if (options.json) return;
-    waiting.reset();
-    std::fwrite(text.data(), 1, text.size(), stdout);
-    std::fflush(stdout);
-    wrote = true;
-  };
-  const auto on_prompt = [&](const v1::GenerateResponse::PromptProgress& told) {
-    if (waiting) waiting->Tell(told);
-  };
-  absl::StatusOr<GenerationResult> result = client.Generate(request, on_text, on_prompt);
-  waiting.reset();
-  if (!options.json && (wrote || result.ok())) std::printf("\n");
-  return result;
-}
-
 int GenerateMain(const Arguments& arguments) {
   GenerateOptions options;
   std::vector<std::string> words;
@@ -154,7 +129,10 @@ int GenerateMain(const Arguments& arguments) {
   if (!credentials.ok()) return Fail(kGenerateCommand, credentials.status(), kExitUsage);
   BlockStopSignals();
   GenerationClient client(options.server.address.ToString(), options.server.api_key, *credentials);
-  const absl::StatusOr<GenerationResult> result = Answer(options, client, MakeRequest(options, *std::move(prompt)));
+  ProgressLine progress(options.quiet);
+  const absl::StatusOr<GenerationResult> result =
+      PrintAnswer(client, MakeRequest(options, *std::move(prompt)), progress, "", options.json ? nullptr : stdout)
+          .result;
   if (!result.ok()) {
     if (absl::IsCancelled(result.status())) return kExitInterrupted;
     return Fail(kGenerateCommand, WithServerHint(result.status()));

@@ -308,14 +308,14 @@ int UpMain(const Arguments& given) {
   if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   if (!options.file.empty()) {
     absl::StatusOr<UpOptions> manifest = FromManifest(options);
-    if (!manifest.ok()) return Fail(kUpCommand, manifest.status(), 2);
+    if (!manifest.ok()) return Fail(kUpCommand, manifest.status(), kExitUsage);
     options = *std::move(manifest);
     if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   } else if (!options.node.empty()) {
-    return Fail(kUpCommand, absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), 2);
+    return Fail(kUpCommand, absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), kExitUsage);
   }
   ForgetOptionsOfProcesses(options);
-  if (const absl::Status status = options.Validate(); !status.ok()) return Fail(kUpCommand, status, 2);
+  if (const absl::Status status = options.Validate(); !status.ok()) return Fail(kUpCommand, status, kExitUsage);
   ChooseSelection(options);
   const absl::Status status = Run(options);
   return absl::IsCancelled(status) ? 0 : Fail(kUpCommand, status);

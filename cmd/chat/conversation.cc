@@ -4,12 +4,13 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
+#include "clients/cpp/client.h"
 
 namespace winnow {
 
 std::vector<Conversation::Message> Conversation::All() const {
   std::vector<Message> all;
-  if (!system_.empty()) all.push_back({"system", system_});
+  if (!system_.empty()) all.emplace_back("system", system_);
   all.insert(all.end(), messages_.begin(), messages_.end());
   return all;
 }
@@ -19,14 +20,8 @@ v1::GenerateRequest Conversation::Ask(const std::string& text) {
   attachments_.clear();
   std::vector<std::string> parts = asked_with_;
   parts.push_back(text);
-  messages_.push_back({"user", absl::StrJoin(parts, "\n\n")});
-  v1::GenerateRequest request;
-  for (const Message& message : All()) {
-    v1::Message* sent = request.mutable_messages()->add_messages();
-    sent->set_role(message.role);
-    sent->set_content(message.content);
-  }
-  return request;
+  messages_.emplace_back("user", absl::StrJoin(parts, "\n\n"));
+  return ChatRequest(All());
 }
 
 void Conversation::Answer(std::string text) {
@@ -34,7 +29,7 @@ void Conversation::Answer(std::string text) {
     messages_.pop_back();
     attachments_ = std::move(asked_with_);
   } else {
-    messages_.push_back({"assistant", std::move(text)});
+    messages_.emplace_back("assistant", std::move(text));
   }
   asked_with_.clear();
 }
@@ -46,14 +41,14 @@ void Conversation::Reset() {
 
 std::string Conversation::ToJson() const {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const Message& message : All()) list.push_back({{"role", message.role}, {"content", message.content}});
+  for (const auto& [role, content] : All()) list.push_back({{"role", role}, {"content", content}});
   return nlohmann::ordered_json({{"messages", std::move(list)}}).dump(2) + "\n";
 }
 
 std::string Conversation::ToMarkdown() const {
   std::string text;
-  for (const Message& message : All()) {
-    absl::StrAppend(&text, text.empty() ? "" : "\n", "## ", message.role, "\n\n", message.content, "\n");
+  for (const auto& [role, content] : All()) {
+    absl::StrAppend(&text, text.empty() ? "" : "\n", "## ", role, "\n\n", content, "\n");
   }
   return text;
 }

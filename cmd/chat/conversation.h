@@ -1,5 +1,6 @@
 #pragma once
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -35,10 +36,8 @@ class Conversation {
   absl::Status Save(const std::string& path) const;
 
  private:
-  struct Message {
-    std::string role, content;
-  };
-  std::vector<Message> All() const;  // with the system text
+  using Message = std::pair<std::string, std::string>;  // role, content
+  std::vector<Message> All() const;                     // with the system text
 
   std::string system_;
   std::vector<Message> messages_;

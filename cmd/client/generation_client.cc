@@ -1,33 +1,22 @@
 #include "cmd/client/generation_client.h"
 
-#include <signal.h>
-
 #include <atomic>
 #include <thread>
 
 #include "absl/strings/str_format.h"
+#include "common/base/stop_signals.h"
 #include "common/rpc/channel.h"
 
 namespace winnow {
 namespace {
-
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
 
 // Cancels a call when a stop signal comes, as long as this object lives.
 class CancelOnSignal {
  public:
   explicit CancelOnSignal(AnswerStream& stream)
       : thread_([this, &stream] {
-          const sigset_t set = StopSignals();
-          const timespec tick{0, 50'000'000};
           while (!done_) {
-            if (sigtimedwait(&set, nullptr, &tick) > 0) stream.Cancel();
+            if (StopSignalWithin(std::chrono::milliseconds(50)) != 0) stream.Cancel();
           }
         }) {}
   ~CancelOnSignal() {
@@ -41,11 +30,6 @@ class CancelOnSignal {
 };
 
 }  // namespace
-
-void BlockStopSignals() {
-  const sigset_t set = StopSignals();
-  pthread_sigmask(SIG_BLOCK, &set, nullptr);
-}
 
 GenerationClient::GenerationClient(const std::string& address, std::string api_key, const Credentials& credentials)
     : client_(NewChannel(address, credentials), {.api_key = std::move(api_key)}, address) {}

@@ -43,9 +43,6 @@ class GenerationClient {
   const Client client_;
 };
 
-// To be called first in main, before other threads exist.
-void BlockStopSignals();
-
 // "captured mass 0.934 (5th percentile 0.861), 2116 of 4012 rows resident, ...": one line per figure, each indented by
 // two.
 std::string DescribeStats(const GenerationResult& result);

@@ -1,5 +1,9 @@
 #include "cmd/role/interruptible_start.h"
 
+#include <signal.h>
+
+#include "common/base/stop_signals.h"
+
 namespace winnow {
 namespace {
 
@@ -10,24 +14,10 @@ void EndWhenTold() {
   sigaddset(&set, kStarted);
   int number = -1;
   while (number < 0) number = sigwaitinfo(&set, nullptr);  // a debugger may interrupt it
-  if (number == kStarted) return;
-  signal(number, SIG_DFL);
-  sigset_t one;
-  sigemptyset(&one);
-  sigaddset(&one, number);
-  pthread_sigmask(SIG_UNBLOCK, &one, nullptr);
-  raise(number);
+  if (number != kStarted) EndByStopSignal(number);
 }
 
 }  // namespace
-
-sigset_t StopSignals() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGINT);
-  sigaddset(&set, SIGTERM);
-  return set;
-}
 
 InterruptibleStart::InterruptibleStart() : waiter_(EndWhenTold) {}
 

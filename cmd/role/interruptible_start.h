@@ -1,12 +1,7 @@
 #pragma once
-#include <signal.h>
-
 #include <thread>
 
 namespace winnow {
-
-// SIGINT and SIGTERM.
-sigset_t StopSignals();
 
 // A process that keeps its stop signals blocked, so as to wait for them once it serves, would not heed them while it
 // starts, and a model may take minutes to load. While this object lives they end the process there and then, as if

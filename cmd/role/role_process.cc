@@ -12,6 +12,7 @@
 #include "cmd/role/interruptible_start.h"
 #include "cmd/role/own_address.h"
 #include "common/base/descriptor_limit.h"
+#include "common/base/stop_signals.h"
 #include "common/config/host_address.h"
 #include "common/config/listen_address.h"
 #include "common/log/log.h"
@@ -191,12 +192,10 @@ void RoleProcess::Leave() {
 }
 
 absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
-  const sigset_t set = StopSignals();
-  const timespec interval{0, 100'000'000};
-  int signal_number = -1;
-  while (signal_number < 0) {
+  int signal_number = 0;
+  while (signal_number == 0) {
     if (tick) tick();
-    signal_number = tick ? sigtimedwait(&set, nullptr, &interval) : sigwaitinfo(&set, nullptr);
+    signal_number = StopSignalWithin(std::chrono::milliseconds(100));
   }
   const std::lock_guard lock(mutex_);
   if (failure_.ok()) spdlog::info("stopping: {}", strsignal(signal_number));
@@ -204,9 +203,7 @@ absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
 }
 
 bool RoleProcess::ToldAgainToStop() {
-  const sigset_t set = StopSignals();
-  const timespec now{0, 0};
-  return sigtimedwait(&set, nullptr, &now) > 0;
+  return StopSignalWithin(std::chrono::milliseconds(0)) != 0;
 }
 
 void RoleProcess::Fail(const absl::Status& status) {

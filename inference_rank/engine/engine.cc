@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <future>
 
+#include "inference_rank/sequence/failed_event.h"
+
 namespace winnow {
 namespace {
 
@@ -94,10 +96,7 @@ void Engine::Submit(std::unique_ptr<Sequence> sequence) {
     scheduler_.Enqueue(std::move(*shared), SteadyClock::now());
   });
   if (accepted) return;
-  v1::DispatchResponse event;
-  event.set_request_id(request_id);
-  event.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kUnavailable));
-  event.mutable_failed()->set_message("the inference rank is stopping");
+  v1::DispatchResponse event = FailedEvent(request_id, absl::UnavailableError("the inference rank is stopping"));
   event.mutable_failed()->set_retryable(true);
   sink->Send(std::move(event));
 }
@@ -386,13 +385,9 @@ void Engine::ReapSequences() {
 void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   // To the router a sequence that was handed over is another rank's.
   if (!sequence->cancelled && sequence->state != State::kHandedOver) {
-    v1::DispatchResponse event;
-    event.set_request_id(sequence->request_id);
-    v1::DispatchResponse::Failed* failed = event.mutable_failed();
-    failed->set_code(static_cast<uint32_t>(sequence->failure.code()));
-    failed->set_message(std::string(sequence->failure.message()));
-    failed->set_retryable(sequence->retryable);
-    failed->set_sequence_lost(sequence->sequence_lost);
+    v1::DispatchResponse event = FailedEvent(sequence->request_id, sequence->failure);
+    event.mutable_failed()->set_retryable(sequence->retryable);
+    event.mutable_failed()->set_sequence_lost(sequence->sequence_lost);
     ++metrics_.failed_sequences;
     sequence->sink->Send(std::move(event));
   }

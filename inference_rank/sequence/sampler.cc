@@ -119,7 +119,7 @@ uint32_t Sampler::Draw(std::span<const float> logits, uint32_t token_index) {
   candidates_.clear();
   for (uint32_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id] / temperature_;
-    // Nor has what a filter has made impossible.
+    // What is farther below would have no mass, nor has what a filter has made impossible.
     if (largest_ - logit < kMostBelow) candidates_.push_back({.logit = logit, .id = id, .mass = 0});
   }
   if (candidates_.empty()) return most_likely;  // no logit is finite

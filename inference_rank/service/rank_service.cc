@@ -4,6 +4,8 @@
 #include <memory>
 #include <mutex>
 
+#include "inference_rank/sequence/failed_event.h"
+
 namespace winnow {
 namespace {
 
@@ -116,13 +118,7 @@ class DispatchReactor final : public Reactor {
     engine_.Submit(*std::move(sequence));
   }
 
-  void Refuse(uint64_t request_id, const absl::Status& status) {
-    v1::DispatchResponse event;
-    event.set_request_id(request_id);
-    event.mutable_failed()->set_code(static_cast<uint32_t>(status.code()));
-    event.mutable_failed()->set_message(std::string(status.message()));
-    sink_->Send(std::move(event));
-  }
+  void Refuse(uint64_t request_id, const absl::Status& status) { sink_->Send(FailedEvent(request_id, status)); }
 
   Engine& engine_;
   ResumableRequests& resumable_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "common/base/status.h"
+#include "inference_rank/sequence/failed_event.h"
 
 namespace winnow {
 namespace {
@@ -54,10 +55,7 @@ void ResumableAnswer::Tell(v1::DispatchResponse event) {
 
 void ResumableAnswer::ResumeTo(std::shared_ptr<EventSink> stream, uint64_t request_id) {
   std::lock_guard lock(mutex_);
-  v1::DispatchResponse ended;
-  ended.mutable_failed()->set_code(static_cast<uint32_t>(absl::StatusCode::kAborted));
-  ended.mutable_failed()->set_message("the answer was resumed by another call");
-  Tell(std::move(ended));
+  Tell(FailedEvent(request_id_, absl::AbortedError("the answer was resumed by another call")));
   stream_ = std::move(stream);
   request_id_ = request_id;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "inference_rank/sequence/failed_event.h"
+
 namespace winnow {
 namespace {
 
@@ -10,13 +12,6 @@ constexpr size_t kMaxKeyBytes = 64;
 
 // How often what is held is looked at: answers end and grow without a word.
 constexpr std::chrono::milliseconds kSweepInterval{250};
-
-v1::DispatchResponse FailedEvent(const absl::Status& status) {
-  v1::DispatchResponse event;
-  event.mutable_failed()->set_code(static_cast<uint32_t>(status.code()));
-  event.mutable_failed()->set_message(std::string(status.message()));
-  return event;
-}
 
 }  // namespace
 
@@ -77,7 +72,7 @@ bool ResumableRequests::Leave(const EventSink* stream, const v1::DispatchRequest
   if (leave.stop()) {
     Stop(it->second.answer);
     // Whoever resumes it, and does not find the same end, computes it again.
-    v1::DispatchResponse stopped = FailedEvent(absl::AbortedError("the answer was ended"));
+    v1::DispatchResponse stopped = FailedEvent(leave.request_id(), absl::AbortedError("the answer was ended"));
     stopped.mutable_failed()->set_retryable(true);
     stopped.mutable_failed()->set_sequence_lost(true);
     it->second.answer->Send(std::move(stopped));
@@ -102,7 +97,8 @@ void ResumableRequests::FreeKey(const std::string& resume_key, const std::string
   if (it == requests_.end() || it->second.answer->tenant() != tenant) return;
   Stop(it->second.answer);
   if (!it->second.answer->has_ended()) {
-    it->second.answer->Send(FailedEvent(absl::CancelledError("the request was aborted")));
+    ResumableAnswer& answer = *it->second.answer;
+    answer.Send(FailedEvent(answer.sequence_request_id(), absl::CancelledError("the request was aborted")));
   }
   Forget(it);
 }

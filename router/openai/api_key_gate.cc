@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "router/openai/api_error.h"
+#include "router/openai/json/api_error.h"
 
 namespace winnow {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/selection/spec_text.h"
-#include "router/openai/api_error.h"
+#include "router/openai/json/api_error.h"
 
 namespace winnow {
 namespace {

@@ -10,10 +10,10 @@
 #include "router/generation/generation.h"
 #include "router/http/http_exchange.h"
 #include "router/http/sse_writer.h"
-#include "router/openai/event_position.h"
-#include "router/openai/generation_request.h"
 #include "router/openai/openai_hooks.h"
-#include "router/openai/response_format.h"
+#include "router/openai/request/generation_request.h"
+#include "router/openai/response/event_position.h"
+#include "router/openai/response/response_format.h"
 #include "router/openai/stream_keep_alive.h"
 
 namespace winnow {

@@ -1,13 +1,13 @@
 #include "router/openai/tokenize.h"
 
-#include "router/openai/api_error.h"
-#include "router/openai/chat_messages.h"
-#include "router/openai/generation_request.h"
-#include "router/openai/json_reader.h"
-#include "router/openai/json_writer.h"
-#include "router/openai/request_fields.h"
-#include "router/openai/sampling_fields.h"
-#include "router/openai/tool_fields.h"
+#include "router/openai/json/api_error.h"
+#include "router/openai/json/json_reader.h"
+#include "router/openai/json/json_writer.h"
+#include "router/openai/request/chat_messages.h"
+#include "router/openai/request/generation_request.h"
+#include "router/openai/request/request_fields.h"
+#include "router/openai/request/sampling_fields.h"
+#include "router/openai/request/tool_fields.h"
 
 namespace winnow {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "router/generation/served_model.h"
 #include "router/generation/text_codec.h"
-#include "router/openai/json_document.h"
+#include "router/openai/json/json_document.h"
 
 namespace winnow {
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "common/selection/presets.h"
-#include "router/openai/request_fields.h"
+#include "router/openai/request/request_fields.h"
 #include "tests/documentation/markdown.h"
 
 namespace winnow {

@@ -28,6 +28,12 @@ Json IdOf(const Json& body) {
 
 }  // namespace
 
+BatchAnswer BatchAnswer::Answered(int status, std::string_view body) {
+  Json parsed = Json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (parsed.is_discarded()) parsed = body;
+  return {.status = status, .body = std::move(parsed)};
+}
+
 absl::StatusOr<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string& path) {
   std::unique_ptr<BatchOutput> output(new BatchOutput(path));
   std::ifstream before(path, std::ios::binary);
@@ -70,9 +76,7 @@ absl::Status BatchOutput::Write(const std::string& custom_id, const BatchAnswer&
   if (answer.status == 0) {
     line["error"] = {{"code", "no_answer"}, {"message", answer.error}};
   } else {
-    Json body = Json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-    if (body.is_discarded()) body = answer.body;
-    line["response"] = {{"status_code", answer.status}, {"request_id", IdOf(body)}, {"body", body}};
+    line["response"] = {{"status_code", answer.status}, {"request_id", IdOf(answer.body)}, {"body", answer.body}};
   }
   const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
   const std::lock_guard lock(mutex_);

@@ -2,8 +2,11 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "common/base/status.h"
 
@@ -12,9 +15,11 @@ namespace winnow {
 // What became of one request. Either the server answered, with whatever status, or `error` says why there is no answer.
 struct BatchAnswer {
   int status = 0;
-  std::string body = {};
+  nlohmann::ordered_json body = nullptr;  // text, where the server sent no JSON
   std::string error = {};
 
+  static BatchAnswer Answered(int status, std::string_view body);
+  static BatchAnswer Missing(std::string error) { return {.error = std::move(error)}; }
   bool ok() const { return status == 200; }
 };
 

@@ -13,7 +13,7 @@ bool MayPass(const HttpReply& reply) {
   return reply.status == 0 || reply.status == 429 || reply.status == 503;
 }
 
-uint64_t CountIn(const nlohmann::json& object, const char* key) {
+uint64_t CountIn(const nlohmann::ordered_json& object, const char* key) {
   const auto it = object.find(key);
   return it != object.end() && it->is_number_unsigned() ? it->get<uint64_t>() : 0;
 }
@@ -21,10 +21,14 @@ uint64_t CountIn(const nlohmann::json& object, const char* key) {
 // The server's words for an error.
 std::string ReasonOf(const BatchAnswer& answer) {
   if (answer.status == 0) return answer.error;
-  const auto body = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
-  const nlohmann::json::json_pointer message("/error/message");
-  if (body.is_object() && body.contains(message) && body[message].is_string()) return body[message];
-  return answer.body.substr(0, 200);
+  const nlohmann::ordered_json::json_pointer message("/error/message");
+  if (answer.body.is_object() && answer.body.contains(message) && answer.body[message].is_string()) {
+    return answer.body[message];
+  }
+  const std::string text = answer.body.is_string()
+                               ? answer.body.get<std::string>()
+                               : answer.body.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return text.substr(0, 200);
 }
 
 }  // namespace
@@ -78,7 +82,7 @@ void BatchRun::Work() {
     lock.unlock();
     absl::StatusOr<BatchRequest> request = input_->Read(index);
     const std::optional<BatchAnswer> answer =
-        request.ok() ? Ask(*request) : BatchAnswer{.error = std::string(request.status().message())};
+        request.ok() ? Ask(*request) : BatchAnswer::Missing(std::string(request.status().message()));
     const absl::Status written = answer ? output_->Write(input_->custom_id(index), *answer) : absl::OkStatus();
     lock.lock();
     --under_way_;
@@ -97,8 +101,7 @@ std::optional<BatchAnswer> BatchRun::Ask(const BatchRequest& request) {
   for (uint32_t attempt = 0;; ++attempt) {
     const HttpReply reply = client_.Send("POST", request.url, request.body);
     if (!MayPass(reply) || attempt == options_.retries) {
-      if (reply.status == 0) return BatchAnswer{.error = reply.body};
-      return BatchAnswer{.status = reply.status, .body = reply.body};
+      return reply.status == 0 ? BatchAnswer::Missing(reply.body) : BatchAnswer::Answered(reply.status, reply.body);
     }
     const std::chrono::seconds growing(int64_t{1} << std::min(attempt, 5u));
     if (!Pause(std::max(std::chrono::seconds(reply.retry_after_s), std::min(growing, kLongestPause)))) return {};
@@ -113,7 +116,7 @@ bool BatchRun::Pause(std::chrono::seconds time) {
 void BatchRun::Note(size_t index, const BatchAnswer& answer) {
   if (answer.ok()) {
     ++counts_.answered;
-    const auto body = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::ordered_json& body = answer.body;
     if (body.is_object() && body.contains("usage") && body["usage"].is_object()) {
       counts_.prompt_tokens += CountIn(body["usage"], "prompt_tokens");
       counts_.completion_tokens += CountIn(body["usage"], "completion_tokens");

@@ -4,10 +4,10 @@
 
 #include "common/base/check.h"
 #include "common/selection/validate.h"
-#include "router/openai/api_error.h"
-#include "router/openai/chat_request.h"
-#include "router/openai/completion_request.h"
-#include "router/openai/responses_request.h"
+#include "router/openai/json/api_error.h"
+#include "router/openai/request/chat_request.h"
+#include "router/openai/request/completion_request.h"
+#include "router/openai/request/responses_request.h"
 #include "router/openai/tokenize.h"
 #include "tests/router/openai/fake_text_codec.h"
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "router/http/http_server.h"
-#include "router/openai/api_error.h"
+#include "router/openai/json/api_error.h"
 #include "router/openai/openai_service.h"
 #include "tests/router/openai/fake_text_codec.h"
 

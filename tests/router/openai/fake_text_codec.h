@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "router/generation/text_codec.h"
-#include "router/openai/utf8_scan.h"
+#include "router/openai/json/utf8_scan.h"
 
 namespace winnow {
 

@@ -5,7 +5,7 @@
 
 #include "absl/strings/ascii.h"
 #include "router/keys/retry_after.h"
-#include "router/openai/api_error.h"
+#include "router/openai/json/api_error.h"
 #include "winnow/v1/error_details.pb.h"
 
 namespace winnow {

@@ -36,15 +36,15 @@ class BatchOutputTest : public testing::Test {
 TEST_F(BatchOutputTest, WritesLinesOfTheFormat) {
   const auto output = Open();
   ASSERT_NE(output, nullptr);
-  EXPECT_THAT(output->Write("good", {.status = 200, .body = R"({"id": "cmpl-1", "z": 1, "a": 2})"}), IsOkStatus());
+  EXPECT_THAT(output->Write("good", BatchAnswer::Answered(200, R"({"id": "cmpl-1", "z": 1, "a": 2})")), IsOkStatus());
   EXPECT_EQ(Text(), R"({"id":"batch_req_good","custom_id":"good","response":{"status_code":200,"request_id":"cmpl-1",)"
                     R"("body":{"id":"cmpl-1","z":1,"a":2}},"error":null})"
                     "\n")
       << "at once, not when it is closed";
-  EXPECT_THAT(output->Write("none", {.error = "no answer: refused"}), IsOkStatus());
+  EXPECT_THAT(output->Write("none", BatchAnswer::Missing("no answer: refused")), IsOkStatus());
   EXPECT_THAT(Text(), HasSubstr(R"("response":null,"error":{"code":"no_answer","message":"no answer: refused"}})"));
   // Bodies that are no JSON, not even text, are kept as far as JSON can.
-  EXPECT_THAT(output->Write("odd", {.status = 502, .body = "bad \xff gateway"}), IsOkStatus());
+  EXPECT_THAT(output->Write("odd", BatchAnswer::Answered(502, "bad \xff gateway")), IsOkStatus());
   EXPECT_THAT(Text(), HasSubstr("bad \xEF\xBF\xBD gateway"));
 }
 
@@ -52,11 +52,11 @@ TEST_F(BatchOutputTest, KeepsWhatIsAnsweredAndDropsWhatIsSentAgain) {
   {
     const auto output = Open();
     ASSERT_NE(output, nullptr);
-    EXPECT_THAT(output->Write("good", {.status = 200, .body = "{}"}), IsOkStatus());
+    EXPECT_THAT(output->Write("good", BatchAnswer::Answered(200, "{}")), IsOkStatus());
     EXPECT_FALSE(output->IsAnswered("good")) << "it says what was there when it was opened";
-    EXPECT_THAT(output->Write("refused", {.status = 400, .body = "{}"}), IsOkStatus());
-    EXPECT_THAT(output->Write("silent", {.error = "timeout"}), IsOkStatus());
-    EXPECT_THAT(output->Write("fine", {.status = 200, .body = "{}"}), IsOkStatus());
+    EXPECT_THAT(output->Write("refused", BatchAnswer::Answered(400, "{}")), IsOkStatus());
+    EXPECT_THAT(output->Write("silent", BatchAnswer::Missing("timeout")), IsOkStatus());
+    EXPECT_THAT(output->Write("fine", BatchAnswer::Answered(200, "{}")), IsOkStatus());
   }
   // A program died while it wrote.
   std::ofstream(path_, std::ios::app) << R"({"id":"batch_req_torn","custom_id":"torn","respon)";
@@ -66,7 +66,7 @@ TEST_F(BatchOutputTest, KeepsWhatIsAnsweredAndDropsWhatIsSentAgain) {
   for (const char* id : {"refused", "silent", "torn", "other"}) EXPECT_FALSE(output->IsAnswered(id)) << id;
   EXPECT_THAT(Text(), testing::Not(HasSubstr("refused")));
   EXPECT_THAT(Text(), testing::Not(HasSubstr("torn")));
-  EXPECT_THAT(output->Write("refused", {.status = 200, .body = "{}"}), IsOkStatus());
+  EXPECT_THAT(output->Write("refused", BatchAnswer::Answered(200, "{}")), IsOkStatus());
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_.path()), {}), 1) << "no other file is left";
   const std::string text = Text();
   EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 3);
