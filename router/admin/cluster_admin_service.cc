@@ -52,7 +52,6 @@ ClusterAdminServiceImpl::ClusterAdminServiceImpl(v1::Identity self, Registry* re
 
 grpc::Status ClusterAdminServiceImpl::ListRanks(grpc::ServerContext*, const v1::ListRanksRequest*,
                                                 v1::ListRanksResponse* response) {
-  // Requests are counted first: one that ends in between is then in neither count too few.
   const AssignedCounts assigned = dispatcher_->Assigned();
   std::map<std::string, RankOrders> absent = registry_->Orders();
   *response->mutable_router() = self_;
