@@ -42,6 +42,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   router_options.reasoning_format = options.chat.reasoning_format;
   router_options.identity = process->identity();
   router_options.credentials = process->credentials();
+  WINNOW_ASSIGN_OR_RETURN(router_options.tls, options.process.security.FilesFor("router"));
   WINNOW_ASSIGN_OR_RETURN(router_options.selection, options.selection.Resolve(options.model));
   router_options.head_profile = options.selection.head_profile;
   router_options.http.host = options.http.host;

@@ -10,6 +10,8 @@
 #include "common/metrics/request_metrics.h"
 #include "common/model/synthetic_models.h"
 #include "common/rpc/channel.h"
+#include "router/admin/cluster_admin_service.h"
+#include "router/admin/reload.h"
 #include "router/dispatch/dispatcher.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/generation_service.h"
@@ -105,7 +107,10 @@ struct Router::Parts {
                             .on_end = [this](absl::StatusCode code) { request_metrics.OnGrpcAnswer(code); }},
                            &generation, text.get()),
         tokenizer_service(text.get(), configured.vocab_size, Authenticate()),
-        model_service([this] { return Model(); }, Authenticate()) {
+        model_service([this] { return Model(); }, Authenticate()),
+        cluster_admin_service(options.identity, &registry, &dispatcher, [this] {
+          return winnow::Reload(keys.get(), {options.tls, options.http.tls});
+        }) {
     metrics->AddSource([this](FamilyWriter& writer) {
       WriteDispatcherMetrics(dispatcher.counters(), writer);
       WriteMembershipMetrics(registry.Snapshot(), writer);
@@ -215,6 +220,7 @@ struct Router::Parts {
   GenerationService generation_service;
   TokenizerService tokenizer_service;
   ModelService model_service;
+  ClusterAdminServiceImpl cluster_admin_service;
   std::unique_ptr<Registry::Subscription> log_changes;
   std::unique_ptr<OpenAiService> openai;
   RouteTable routes{HttpErrorResponse};
@@ -283,7 +289,8 @@ Router::~Router() {
 std::vector<NamedService> Router::services() {
   return {Named<v1::MembershipService>(&parts_->membership_service),
           Named<v1::GenerationService>(&parts_->generation_service),
-          Named<v1::TokenizerService>(&parts_->tokenizer_service), Named<v1::ModelService>(&parts_->model_service)};
+          Named<v1::TokenizerService>(&parts_->tokenizer_service), Named<v1::ModelService>(&parts_->model_service),
+          Named<v1::ClusterAdminService>(&parts_->cluster_admin_service)};
 }
 
 absl::Status Router::StartHttp() {

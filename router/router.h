@@ -11,6 +11,7 @@
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
+#include "common/tls/tls_files.h"
 #include "common/tracing/trace_span.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/served_model.h"
@@ -30,6 +31,7 @@ struct RouterOptions {
   Credentials credentials;   // towards ranks
   SelectionSpec selection;   // of requests that name none
   std::string head_profile;  // file of a HeadProfile; empty: none
+  TlsFiles tls;              // of gRPC, which an operator may have looked at again; empty: none
   std::string api_keys;      // KeyFile of clients; empty: anybody may send requests
   HttpServerOptions http;
   CorsPolicy cors;
@@ -55,7 +57,7 @@ class Router {
   static absl::StatusOr<std::unique_ptr<Router>> Create(RouterOptions options, MetricsRegistry* metrics);
   ~Router();
 
-  // Membership, generation, tokenizer and model service.
+  // Membership, generation, tokenizer, model and operators' service.
   std::vector<NamedService> services();
 
   absl::Status StartHttp();

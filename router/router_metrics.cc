@@ -1,5 +1,11 @@
 #include "router/router_metrics.h"
 
+#include <map>
+#include <string_view>
+#include <utility>
+
+#include "router/membership/rank_list.h"
+
 namespace winnow {
 
 void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
@@ -19,6 +25,11 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   writer.Histogram("winnow_hand_over_seconds",
                    "From the end of a prompt on a rank for prefill to the next token, from another rank.",
                    c.hand_over_seconds);
+  writer.Counter("winnow_router_moved_requests_total",
+                 "Requests that went on from a rank that drains to another one, without a failure.", count(c.moved));
+  writer.Histogram("winnow_router_move_seconds",
+                   "From the last token of a rank that drains to the first one of the rank that took its request over.",
+                   c.move_seconds);
   writer.Counter("winnow_router_tokens_total", "Tokens delivered by inference ranks.", count(c.tokens));
   writer.Counter("winnow_router_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches.",
                  count(c.cached_prompt_tokens));
@@ -45,10 +56,15 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
 void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& writer) {
   uint32_t inference = 0;
   uint32_t cache = 0;
+  std::map<std::pair<bool, std::string_view>, int> by_state;
+  for (const bool is_cache_rank : {false, true}) {
+    for (const char* state : kRankStates) by_state[{is_cache_rank, state}] = 0;
+  }
   double free_bytes = 0, total_bytes = 0;
   for (const RankRecord& record : snapshot.ranks) {
-    if (record.suspect || record.load.draining()) continue;
     const bool is_cache_rank = record.identity.role() == v1::ROLE_CACHE_RANK;
+    ++by_state[{is_cache_rank, StateOf(record)}];
+    if (!record.takes_work()) continue;
     ++(is_cache_rank ? cache : inference);
     if (!is_cache_rank) continue;
     free_bytes += static_cast<double>(record.load.free_bytes());
@@ -57,6 +73,11 @@ void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& wr
   const char* help = "Ranks that are registered and take work.";
   writer.Gauge("winnow_router_ranks", help, inference, {{"kind", "inference"}});
   writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
+  for (const auto& [key, ranks] : by_state) {
+    writer.Gauge("winnow_router_ranks_by_state",
+                 "Ranks that are registered: serving, cordoned or draining by an operator's order, or unreachable.",
+                 ranks, {{"kind", key.first ? "cache" : "inference"}, {"state", std::string(key.second)}});
+  }
   const char* kv_bytes = "Memory for KV on the cache ranks that take work, as of their last heartbeats.";
   writer.Gauge("winnow_router_kv_bytes", kv_bytes, free_bytes, {{"state", "free"}});
   writer.Gauge("winnow_router_kv_bytes", kv_bytes, total_bytes - free_bytes, {{"state", "used"}});

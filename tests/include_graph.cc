@@ -145,9 +145,11 @@ const std::vector<Rule>& Rules() {
       {"router/openai",
        {"common/*", "router/generation", "router/http", "router/keys", "router/openai/json", "router/openai/request",
         "router/openai/response"}},
+      {"router/admin", {"common/*", "router/dispatch", "router/keys", "router/membership", "router/tasks"}},
       {"router",
-       {"common/*", "router/chat_output", "router/dispatch", "router/generation", "router/http", "router/keys",
-        "router/membership", "router/openai", "router/openai/json", "router/page", "router/tasks", "router/text"}},
+       {"common/*", "router/admin", "router/chat_output", "router/dispatch", "router/generation", "router/http",
+        "router/keys", "router/membership", "router/openai", "router/openai/json", "router/page", "router/tasks",
+        "router/text"}},
 
       {"clients/cpp", {"common/base", "common/rpc"}},
 
@@ -171,6 +173,7 @@ const std::vector<Rule>& Rules() {
 
       {"cmd/client", {"common/*", "clients/cpp"}},
       {"cmd/command", {"common/*"}},
+      {"cmd/admin", {"common/*"}},
       {"cmd/chat", {"common/*", "clients/cpp"}},
       {"cmd/terminal", {"common/*"}},
       {"cmd/connection", {"common/*", "cmd/client", "cmd/terminal"}},
@@ -183,11 +186,11 @@ const std::vector<Rule>& Rules() {
        {"common/*", "kernels/*", "model/*", "cache_rank/*", "inference_rank/*", "tools/machine", "tools/plan",
         "cmd/role", "cmd/up"}},
       {"cmd/status", {"common/*", "cmd/up"}},
-      {"cmd", {"common/*",      "kernels/*",      "transport/*", "model/*",      "cache_rank/*", "inference_rank/*",
-               "router/*",      "clients/cpp",    "tools/batch", "tools/engine", "tools/load",   "tools/plan",
-               "tools/profile", "tools/timeline", "cmd/chat",    "cmd/client",   "cmd/command",  "cmd/connection",
-               "cmd/doctor",    "cmd/manifest",   "cmd/plan",    "cmd/render",   "cmd/role",     "cmd/status",
-               "cmd/terminal",  "cmd/up"}},
+      {"cmd", {"common/*",       "kernels/*",      "transport/*",  "model/*",      "cache_rank/*", "inference_rank/*",
+               "router/*",       "clients/cpp",    "tools/batch",  "tools/engine", "tools/load",   "tools/plan",
+               "tools/profile",  "tools/timeline", "cmd/admin",    "cmd/chat",     "cmd/client",   "cmd/command",
+               "cmd/connection", "cmd/doctor",     "cmd/manifest", "cmd/plan",     "cmd/render",   "cmd/role",
+               "cmd/status",     "cmd/terminal",   "cmd/up"}},
       // A cluster in one process.
       {"engine",
        {"common/*", "transport/*", "cache_rank/*", "inference_rank/*", "router/*", "clients/cpp", "cmd/role"}},

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace winnow {
@@ -27,6 +29,23 @@ void DeclareServer(Fields& fields, HostPort* server, std::string_view what) {
         return absl::OkStatus();
       },
       [server] { return server->port == 0 ? server->host : server->ToString(); });
+}
+
+void DeclareServers(Fields& fields, std::vector<HostPort>* servers, std::string_view what) {
+  fields.Custom(
+      "server", "HOST[:PORT],...", absl::StrCat("Where the servers are: ", AbslSv(what)),
+      [servers, port = servers->front().port](std::string_view text) -> absl::Status {
+        std::vector<HostPort> parsed;
+        for (const absl::string_view each : absl::StrSplit(AbslSv(text), ',')) {
+          WINNOW_ASSIGN_OR_RETURN(parsed.emplace_back(), ParseServer({each.data(), each.size()}, port));
+        }
+        *servers = std::move(parsed);
+        return absl::OkStatus();
+      },
+      [servers] {
+        return absl::StrJoin(*servers, ",",
+                             [](std::string* out, const HostPort& server) { *out += server.ToString(); });
+      });
 }
 
 void DeclareApiKey(Fields& fields, std::string* api_key) {

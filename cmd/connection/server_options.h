@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cmd/client/client_security.h"
 #include "common/base/status.h"
@@ -18,6 +19,10 @@ inline constexpr uint16_t kMetricsPort = 9100;
 // with it. An address without a port keeps the port of `server`, so that one WINNOW_SERVER serves all commands.
 // `what`: what the help says that the address is of.
 void DeclareServer(Fields& fields, HostPort* server, std::string_view what);
+
+// The same of commands that speak with several servers: --server=A,B. An address without a port has that of the first
+// of `servers`.
+void DeclareServers(Fields& fields, std::vector<HostPort>* servers, std::string_view what);
 
 // Declares --api-key.
 void DeclareApiKey(Fields& fields, std::string* api_key);

@@ -43,6 +43,7 @@ constexpr Rule kRules[] = {
     {"/winnow.v1.AdminService/GetLoad", kAdmin | kRouter},
     {"/winnow.v1.AdminService/Reach", kRouter},
     {"/winnow.v1.AdminService/", kAdmin},
+    {"/winnow.v1.ClusterAdminService/", kAdmin},
 };
 
 std::string Names(unsigned callers) {

@@ -64,6 +64,10 @@ void DispatchedRequest::Abandon(Leftovers leftovers) {
 
 void DispatchedRequest::PostMembershipChange() {
   strand_.Post([self = shared_from_this()] {
+    if (self->phase_ == Phase::kAttempt) {
+      self->next_move_ = {};
+      return self->MoveIfToDrain();
+    }
     if (self->phase_ != Phase::kWaiting || self->backoff_timer_.is_set()) return;
     self->asking_ ? self->AskForAnswer() : self->StartAttempt();
   });
@@ -127,7 +131,9 @@ void DispatchedRequest::StartAttempt() {
   if (!attach) GiveUpSequence();
   attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
   hand_over_pending_ = false;
-  const std::string last_rank = route_ ? route_->inference.rank() : "";
+  if (attempt_is_failover_ && request_.spans) {
+    request_.spans->NoteFailover(route_->inference.rank(), attach ? "reattach" : "recompute", last_loss_);
+  }
   route_ = *route;
   DispatchContext::GroupRole role;
   if (!attach) {
@@ -137,18 +143,21 @@ void DispatchedRequest::StartAttempt() {
     attach_failures_ = 0;
   }
   sequence_lost_ = false;
+  Attempt(attach, role, need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0);
+}
+
+void DispatchedRequest::Attempt(bool attach, const DispatchContext::GroupRole& role, uint64_t queued_prompt_tokens) {
   context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
   attempt_id_ = context_->NewAttemptId();
   client_ = context_->clients->Get(route_->inference);
   NoteNumerics();
-  queued_prompt_tokens_ = need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0;
+  queued_prompt_tokens_ = queued_prompt_tokens;
   context_->clients->Assign(*route_, queued_prompt_tokens_);
   NotePlace();
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
   v1::DispatchRequest::Submit submit = MakeSubmit(attach, role);
   if (request_.spans) {
-    if (attempt_is_failover_) request_.spans->NoteFailover(last_rank, attach ? "reattach" : "recompute", last_loss_);
     SetTrace(submit, request_.spans->BeginAttempt(route_->inference.rank(), attach ? "attach" : "open"));
   }
   const absl::Status submitted = client_->Submit(
@@ -233,6 +242,7 @@ void DispatchedRequest::WaitForRank(const absl::Status& reason) {
 }
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
+  if (yielding_ && attempt_id == yielding_->attempt_id) return OnYieldingEvent(event);
   if (attempt_id != attempt_id_) return;  // of an attempt that was given up
   if (asking_) return OnAnswer(event);
   if (!event.ok()) {
@@ -242,27 +252,24 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
   }
   switch (event->event_case()) {
     case v1::DispatchResponse::kTokens:
+      OnMoved();
       return OnTokens(event->tokens());
-    case v1::DispatchResponse::kFinished: {
+    case v1::DispatchResponse::kFinished:
+      OnMoved();
       DropAttempt();
-      End();
-      v1::SelectionStats stats = event->finished().stats();
-      if (not_identical_) stats.set_not_identical(true);
-      if (stats.not_identical()) context_->counters.not_identical.fetch_add(1);
-      if (!attempt_is_failover_) stats.set_reattach_count(0);
-      return observer_->OnFinished(event->finished().reason(), stats);
-    }
+      return OnFinished(event->finished());
     case v1::DispatchResponse::kFailed: {
       const v1::DispatchResponse::Failed& failed = event->failed();
       auto code = static_cast<absl::StatusCode>(failed.code());
       if (code == absl::StatusCode::kOk) code = absl::StatusCode::kUnknown;
       const absl::Status status(code, failed.message());
+      EndAttemptSpan(status);
+      if (ReturnToYielding()) return;
       if (failed.retryable()) {
         return OnAttemptLost(status, failed.sequence_lost() ? Loss::kSequenceLost : Loss::kFailed);
       }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
-      EndAttemptSpan(status);
       DropAttempt();
       return Fail(status);
     }
@@ -279,6 +286,15 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
     case v1::DispatchResponse::EVENT_NOT_SET:
       return Fail(absl::InternalError("the inference rank sent an event that this router does not know"));
   }
+}
+
+void DispatchedRequest::OnFinished(const v1::DispatchResponse::Finished& finished) {
+  End();
+  v1::SelectionStats stats = finished.stats();
+  if (not_identical_) stats.set_not_identical(true);
+  if (stats.not_identical()) context_->counters.not_identical.fetch_add(1);
+  if (!attempt_is_failover_) stats.set_reattach_count(0);
+  observer_->OnFinished(finished.reason(), stats);
 }
 
 bool DispatchedRequest::NeedsPromptTokens() const {
@@ -337,6 +353,7 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     observer_->OnCachedPrompt(delta.cached_prompt_tokens());
   }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
+  MoveIfToDrain();
 }
 
 void DispatchedRequest::NoteProgress() {
@@ -368,6 +385,7 @@ void DispatchedRequest::ReleaseHolder() {
 
 void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   EndAttemptSpan(status);
+  if (ReturnToYielding()) return;
   DropAttempt();
   prompt_end_.reset();  // what comes next is no mere hand-over
   last_loss_ = status;
@@ -446,6 +464,8 @@ void DispatchedRequest::End(Leftovers leftovers) {
   DropAttempt();
   if (holder_) LetGo(*holder_, holder_attempt_id_, leftovers);
   holder_.reset();
+  if (yielding_ && yielding_->client) LetGo(*yielding_->client, yielding_->attempt_id, leftovers);
+  DropYielding();
   resume_timer_.Cancel();
   deadline_timer_.Cancel();
   rank_wait_timer_.Cancel();

@@ -19,6 +19,8 @@ namespace winnow {
 //  over
 //              waiting -> (deadline | rank_wait over) -> ended
 //
+// On a rank that drains, an attempt gives way to the next one while both run (dispatched_request_move.cc).
+//
 // One that is resumed begins by asking inference ranks, one after the other, for what they have of it: that is an
 // attempt, too, which goes on with the answer of a rank that has it (dispatched_request_resume.cc).
 class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest> {
@@ -40,6 +42,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
 
   void SetPhase(Phase phase);
   void StartAttempt();
+  // Makes the attempt on route_, which is set.
+  void Attempt(bool attach, const DispatchContext::GroupRole& role, uint64_t queued_prompt_tokens);
   // With the sequence that the new one forks, where there is one.
   v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
   DispatchContext::GroupRole RoleOf(uint64_t previous_id);
@@ -53,6 +57,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event);
   void OnPromptTokens(const v1::DispatchResponse::PromptTokens& tokens);
   void OnTokens(const v1::DispatchResponse::TokenDelta& delta);
+  void OnFinished(const v1::DispatchResponse::Finished& finished);
   // Some of the prompt's log probabilities are still to come: only an attempt that computes the prompt brings them.
   bool NeedsPromptTokens() const;
   // Tells the registry, now and then, that the ranks of the attempt work.
@@ -75,6 +80,16 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // Frees everything downstream, or leaves it to whoever resumes it. Idempotent.
   void End(Leftovers leftovers = Leftovers::kFree);
   void LetGo(RankClient& client, uint64_t attempt_id, Leftovers leftovers) const;
+  // Makes an attempt elsewhere, to which the one under way gives way, if its rank drains and another one can take over.
+  void MoveIfToDrain();
+  // Of the attempt that gives way.
+  void OnYieldingEvent(const absl::StatusOr<v1::DispatchResponse>& event);
+  // The attempt under way has failed: the one that was to give way is the one under way again. False where that is
+  // over.
+  bool ReturnToYielding();
+  // The attempt under way has the sequence.
+  void OnMoved();
+  void DropYielding();
   // Of a request that is resumed: asks the next inference rank that may have it; when all have been asked, waits for
   // the one that had it, or begins anew.
   void AskForAnswer();
@@ -110,8 +125,18 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   std::optional<TimerQueue::Clock::time_point> prompt_end_;  // until the next token, after a prompt that is handed over
   std::shared_ptr<RankClient> holder_;                       // the rank that handed over, while it holds the sequence
   uint64_t holder_attempt_id_ = 0;
-  uint64_t attempt_id_ = 0;             // of the attempt under way, else 0
-  std::shared_ptr<RankClient> client_;  // of the attempt under way
+  // An attempt that goes on until the one under way, on another rank, has taken the sequence over.
+  struct Yielding {
+    Route route;
+    uint64_t attempt_id = 0;
+    std::shared_ptr<RankClient> client;  // null: it is over, as when the sequence has been taken from it
+    bool not_identical = false;
+    TimerQueue::Clock::time_point last_token;  // or since when it gives way
+  };
+  std::optional<Yielding> yielding_;
+  TimerQueue::Clock::time_point next_move_{};  // to be tried
+  uint64_t attempt_id_ = 0;                    // of the attempt under way, else 0
+  std::shared_ptr<RankClient> client_;         // of the attempt under way
   // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
   // the request, and attempts that live ranks failed with the sequence that is there now.
   uint32_t fruitless_attempts_ = 0;

@@ -80,6 +80,10 @@ size_t Dispatcher::num_requests() const {
   return context_->num_requests();
 }
 
+AssignedCounts Dispatcher::Assigned() const {
+  return context_->clients->Assigned();
+}
+
 uint32_t Dispatcher::MostPositions() const {
   return context_->MostPositions();
 }

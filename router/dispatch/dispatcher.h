@@ -47,6 +47,9 @@ struct DispatcherCounters {
   // Of these: seconds from the end of a prompt on one rank to the next token, from another, both as the router sees
   // them.
   AtomicHistogram hand_over_seconds{kHandOverBounds};
+  std::atomic<uint64_t> moved{0};  // requests that went on from a rank that drains to another one
+  // Of these: seconds from the last token of the one rank to the first of the other, both as the router sees them.
+  AtomicHistogram move_seconds{kHandOverBounds};
   std::atomic<uint64_t> resumed{0};            // outputs that a rank still had
   std::atomic<uint64_t> resumed_recompute{0};  // outputs that no rank had any more
   std::atomic<uint64_t> not_identical{0};      // requests that ended with SelectionStats.not_identical
@@ -61,6 +64,11 @@ struct DispatcherCounters {
 // A rank that is there for prefill alone ends its attempt with HandedOver; the next attempt attaches on a rank that
 // decodes. That is no failover, and the sequence stays with the first rank until the second one has sent a token, so
 // that it is freed if the request ends in between.
+//
+// A request on a rank that drains goes on on another one as soon as its prompt is computed, if its KV is in reach of
+// one that has a seat free: by an attach, as after a loss, while the first rank goes on until the second one has taken
+// the sequence from it. Whichever brings a token first is heard, so that there is no pause to wait for the second one,
+// and if that fails, the first one goes on.
 //
 // Threads: callbacks come from gRPC's threads and the timer's, from a strand per request; a slow callback delays the
 // other requests of its rank. Locks: one per object (dispatcher, clients, registry, strand, timers), none held while
@@ -81,6 +89,8 @@ class Dispatcher final : public TokenGenerator {
   // Requests under way end with `status`; returns when they have, though their observers may be told later.
   void FailAll(const absl::Status& status);
   size_t num_requests() const;
+  // Requests that this router has on each rank now.
+  AssignedCounts Assigned() const;
 
   // Of the longest sequence for which there would be room on the cache ranks if nothing else were there; 0: not known.
   uint32_t MostPositions() const;

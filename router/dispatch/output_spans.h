@@ -21,7 +21,8 @@ class OutputSpans {
   OutputSpans(SpanSink* sink, const TraceContext& request, std::optional<uint32_t> output_index);
 
   // The dispatcher's.
-  // An attempt begins, the only one under way; `how` is "open", "attach" or "resume". Returns its context.
+  // An attempt begins, the only one under way; `how` is "open", "attach", "resume", or "return" where a
+  // rank that drains goes on because no other one could. Returns its context.
   TraceContext BeginAttempt(const std::string& rank, std::string_view how);
   // The attempt under way, if there is one, has ended: OK where the rank has done what it was asked for.
   void EndAttempt(const absl::Status& status);

@@ -26,6 +26,18 @@ uint64_t SequencesOn(const RankRecord& record, const AssignedCounts& assigned) {
                             AssignedTo(record, assigned).requests);
 }
 
+// `load` of a rank of weight 1 that is as busy. Keeps the order of loads of equal weights.
+uint64_t ForWeight(uint64_t load, const RankRecord& record) {
+  constexpr double kPrecision = 1 << 10;
+  return static_cast<uint64_t>(static_cast<double>(load) * kPrecision / record.orders.weight);
+}
+
+// No sequence would wait there before this one.
+bool HasSeat(const RankRecord& record, const AssignedCounts& assigned) {
+  const uint32_t seats = record.limits.max_running();
+  return record.load.waiting_sequences() == 0 && (seats == 0 || SequencesOn(record, assigned) < seats);
+}
+
 bool Contains(const Placement& ranks, const RankKey& key) {
   return std::find(ranks.begin(), ranks.end(), key) != ranks.end();
 }
@@ -38,8 +50,10 @@ InferencePreference PreferenceOf(const RankRecord& record, const AssignedCounts&
   const RankKey key = KeyOf(record.identity);
   const uint64_t prompt_tokens =
       std::max<uint64_t>(record.load.queued_prompt_tokens(), AssignedTo(record, assigned).prompt_tokens);
-  return {need.prefer_inference != key, need.avoid_inference == key, by_prompt_tokens ? prompt_tokens : 0,
-          SequencesOn(record, assigned), ~record.load.free_bytes()};
+  // The sequence itself counts, so that of two ranks with nothing to do the one of more weight is the first.
+  return {need.prefer_inference != key, need.avoid_inference == key,
+          by_prompt_tokens ? ForWeight(prompt_tokens, record) : 0, ForWeight(SequencesOn(record, assigned) + 1, record),
+          ~record.load.free_bytes()};
 }
 
 // Hosted by the inference rank itself, large enough, preferred, not avoided, with room, load, used bytes.
@@ -64,7 +78,7 @@ CachePreference PreferenceOf(const RankRecord& record, const AssignedCounts& ass
           !Contains(need.prefer_caches, key),
           Contains(need.avoid_caches, key),
           record.load.free_bytes() < shard_bytes,
-          slow_start.LoadOf(SequencesOn(record, assigned), record.joined),
+          ForWeight(slow_start.LoadOf(SequencesOn(record, assigned), record.joined), record),
           ~record.load.free_bytes()};
 }
 
@@ -181,6 +195,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   using RoutePreference = std::tuple<bool, int, InferencePreference, std::vector<CachePreference>>;
   RoutePreference best_preference;
   for (const RankRecord* inference : inference_ranks) {
+    if (need.needs_seat && !HasSeat(*inference, assigned)) continue;
     RoutePreference preference{
         false, Misplacement(*inference, need), PreferenceOf(*inference, assigned, need, by_prompt_tokens), {}};
     Route route{.inference = inference->identity, .caches = {}, .numerics = inference->numerics};

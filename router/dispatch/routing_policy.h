@@ -41,6 +41,8 @@ struct RouteNeed {
   Placement prefix_caches{};                 // have the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
   Placement avoid_caches{};
+  // It runs, and goes on where it is unless an inference rank can begin with it at once.
+  bool needs_seat = false;
   Placement too_small{};  // have said that they could never hold it: only if there are no others
 };
 
@@ -57,9 +59,9 @@ using AssignedCounts = std::map<RankKey, AssignedWork>;
 inline constexpr uint64_t kPrefixLoadSlack = 2;
 
 // The least loaded ranks that may serve and reach each other: those that are large enough for the sequence, then those
-// with room for it now, then fewest running and waiting sequences, then most free bytes, then by name. Suspect and
-// draining ranks are left out, except that a draining cache rank keeps the sequences that it has. A cache rank that has
-// just joined counts as busier (SlowStart). Pure. UNAVAILABLE says what is missing.
+// with room for it now, then fewest running and waiting sequences for their weight, then most free bytes, then by name.
+// Suspect, cordoned and draining ranks are left out, except that a cordoned or draining cache rank keeps the sequences
+// that it has. A cache rank that has just joined counts as busier (SlowStart). Pure. UNAVAILABLE says what is missing.
 //
 // Where inference ranks are there for prefill or decode alone, a request goes to one of its phase (a prompt that is
 // short enough for the ranks that decode, to one of these), and to another one only if there is none: any can do

@@ -33,9 +33,19 @@ void KeyRing::Take(const KeyFile& file) {
 }
 
 absl::StatusOr<bool> KeyRing::ReloadIfChanged() {
-  const Version version = VersionOf(path_);
-  if (version == version_) return false;
-  version_ = version;
+  const std::lock_guard lock(reload_mutex_);
+  if (VersionOf(path_) == version_) return false;
+  WINNOW_RETURN_IF_ERROR(Read().status());
+  return true;
+}
+
+absl::StatusOr<size_t> KeyRing::Reload() {
+  const std::lock_guard lock(reload_mutex_);
+  return Read();
+}
+
+absl::StatusOr<size_t> KeyRing::Read() {
+  version_ = VersionOf(path_);
   const absl::StatusOr<KeyFile> file = KeyFile::Load(path_);
   if (!file.ok()) {
     ++counters_.failed_reloads;
@@ -43,7 +53,7 @@ absl::StatusOr<bool> KeyRing::ReloadIfChanged() {
   }
   Take(*file);
   ++counters_.reloads;
-  return true;
+  return file->keys.size();
 }
 
 absl::StatusOr<Caller> KeyRing::Authenticate(std::string_view credentials) {

@@ -28,6 +28,9 @@ class KeyRing {
   // Reads the file again if it is another than the one that was read last; true when it was and its keys are in force.
   // What a key has used counts on. An error, said once for each change of the file, leaves the keys as they were.
   absl::StatusOr<bool> ReloadIfChanged();
+  // The same, whether or not it has changed; the number of keys that are in force.
+  absl::StatusOr<size_t> Reload();
+  const std::string& path() const { return path_; }
 
   struct Counters {
     std::atomic<uint64_t> without_key{0};
@@ -50,10 +53,13 @@ class KeyRing {
 
   explicit KeyRing(std::string path) : path_(std::move(path)) {}
   void Take(const KeyFile& file);
+  absl::StatusOr<size_t> Read();  // reload_mutex_ held
 
   const std::string path_;
   Counters counters_;
-  Version version_;  // touched by Load and ReloadIfChanged alone
+
+  std::mutex reload_mutex_;
+  Version version_;  // guarded by reload_mutex_, of the file that was read last
 
   mutable std::mutex mutex_;
   std::map<std::string, std::shared_ptr<KeyAccount>, std::less<>> by_id_;  // guarded by mutex_

@@ -14,12 +14,13 @@ Json Describe(const v1::Identity& identity) {
           {"address", identity.address()}};
 }
 
+}  // namespace
+
 const char* StateOf(const RankRecord& record) {
   if (record.suspect) return "unreachable";
-  return record.load.draining() ? "draining" : "serving";
+  if (record.drains()) return "draining";
+  return record.takes_work() ? "serving" : "cordoned";
 }
-
-}  // namespace
 
 std::string RankListJson(const MembershipSnapshot& snapshot,
                          const std::vector<Reachability::Unreachable>& unreachable) {

@@ -7,6 +7,10 @@
 
 namespace winnow {
 
+// "serving", "cordoned" (takes no new work), "draining" (what runs there leaves it, too) or "unreachable".
+const char* StateOf(const RankRecord& record);
+inline constexpr const char* kRankStates[] = {"serving", "cordoned", "draining", "unreachable"};
+
 // The ranks as GET /ranks shows them: who they are, where, whether they take work and why not, and those that would
 // join and are not reached.
 std::string RankListJson(const MembershipSnapshot& snapshot, const std::vector<Reachability::Unreachable>& unreachable);

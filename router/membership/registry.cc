@@ -1,7 +1,9 @@
 #include "router/membership/registry.h"
 
 #include <algorithm>
+#include <set>
 
+#include "absl/strings/str_join.h"
 #include "router/membership/fingerprint.h"
 
 namespace winnow {
@@ -97,6 +99,8 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
     entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
     entry.record.suspect = false;
+    const auto ordered = orders_.find(identity.rank());
+    entry.record.orders = ordered == orders_.end() ? RankOrders() : ordered->second;
     if (is_new_start && options_.reachability_is_checked) AddLinks(entry.record);
     entry.stream = 0;  // the end of an earlier stream says nothing any more
     Renew(entry);
@@ -252,6 +256,56 @@ void Registry::SetLink(const RankKey& inference, const RankKey& cache, bool reac
     Changed();
   }
   Notify();
+}
+
+absl::Status Registry::Order(const std::string& rank, const std::function<void(RankOrders&)>& change) {
+  {
+    std::lock_guard lock(mutex_);
+    const auto known = orders_.find(rank);
+    RankOrders orders = known == orders_.end() ? RankOrders() : known->second;
+    change(orders);
+    bool is_there = known != orders_.end();
+    std::set<std::string> names;
+    for (auto& [name, entry] : entries_) {
+      names.insert(name.second);
+      if (name.second != rank) continue;
+      is_there = true;
+      entry.record.orders = orders;
+    }
+    if (!is_there) {
+      return absl::NotFoundError(absl::StrCat("there is no rank \"", rank, "\"; ",
+                                              names.empty() ? "none has joined" : "there are ",
+                                              absl::StrJoin(names, ", ")));
+    }
+    orders_.erase(rank);
+    if (orders != RankOrders()) orders_.emplace(rank, orders);
+    Changed();
+  }
+  Notify();
+  return absl::OkStatus();
+}
+
+absl::Status Registry::SetDuty(const std::string& rank, RankDuty duty) {
+  return Order(rank, [duty](RankOrders& orders) { orders.duty = duty; });
+}
+
+absl::Status Registry::SetWeight(const std::string& rank, double weight) {
+  if (!(weight >= RankOrders::kLeastWeight && weight <= RankOrders::kMostWeight)) {
+    return absl::InvalidArgumentError(absl::StrCat("a weight is a number from ", RankOrders::kLeastWeight, " to ",
+                                                   RankOrders::kMostWeight, ", not ", weight));
+  }
+  return Order(rank, [weight](RankOrders& orders) { orders.weight = weight; });
+}
+
+std::map<std::string, RankOrders> Registry::Orders() const {
+  std::lock_guard lock(mutex_);
+  return orders_;
+}
+
+bool Registry::IsToDrain(const RankKey& inference) const {
+  std::lock_guard lock(mutex_);
+  const auto it = entries_.find({v1::ROLE_INFERENCE_RANK, inference.rank});
+  return it != entries_.end() && KeyOf(it->second.record.identity) == inference && it->second.record.drains();
 }
 
 void Registry::ExpireLeases() {

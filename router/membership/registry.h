@@ -40,6 +40,21 @@ inline Placement KeysOf(std::span<const v1::Identity> identities) {
   return keys;
 }
 
+// What an operator wants of a rank. A rank that is to drain takes no work either, and requests that can go on elsewhere
+// leave it.
+enum class RankDuty { kServe, kCordoned, kDrain };
+
+// What operators have ordered for a rank, by its name alone: it holds for every start of it, for as long as the
+// registry lives.
+struct RankOrders {
+  RankDuty duty = RankDuty::kServe;
+  double weight = 1;  // it gets work as if it were so many ranks
+
+  static constexpr double kLeastWeight = 0.01;
+  static constexpr double kMostWeight = 100;
+  friend bool operator==(const RankOrders&, const RankOrders&) = default;
+};
+
 // A rank that is registered and has not been found dead.
 struct RankRecord {
   v1::Identity identity;
@@ -54,8 +69,11 @@ struct RankRecord {
   bool suspect = false;  // someone could not reach it since its last heartbeat, or since it was dialed: gets no work
   // Inference ranks: the cache ranks that they do not reach, as far as is known.
   std::vector<RankKey> unreached{};
+  RankOrders orders{};
 
-  bool takes_work() const { return !suspect && !load.draining(); }
+  // Requests that can go on elsewhere are to leave it.
+  bool drains() const { return load.draining() || orders.duty == RankDuty::kDrain; }
+  bool takes_work() const { return !suspect && !drains() && orders.duty == RankDuty::kServe; }
 };
 
 struct MembershipSnapshot {
@@ -119,6 +137,14 @@ class Registry {
   void Reached(const v1::Identity& identity);
   // Whether the inference rank reaches the cache rank.
   void SetLink(const RankKey& inference, const RankKey& cache, bool reached);
+  // Orders of an operator for the ranks of that name; NOT_FOUND names those that are there. A name whose orders are not
+  // those of every rank is known also while no such rank is registered.
+  absl::Status SetDuty(const std::string& rank, RankDuty duty);
+  absl::Status SetWeight(const std::string& rank, double weight);
+  // Those that are not the ones of every rank, by name.
+  std::map<std::string, RankOrders> Orders() const;
+  // Requests on that start of the inference rank are to go on elsewhere.
+  bool IsToDrain(const RankKey& inference) const;
   // Drops the ranks whose lease has run out. To be called every options.lease_check.
   void ExpireLeases();
 
@@ -130,9 +156,9 @@ class Registry {
   // Of the model's KV, as the first inference rank registered it; absent before.
   std::optional<KvLayout> kv_layout() const;
 
-  // Called after every change of who is there, suspect or draining (not of other load), one call at a time, with a
-  // table at least as new as the change. Changes may be merged. The subscription must not outlive the registry;
-  // destroying it returns once no call is running, or at once from inside one.
+  // Called after every change of who is there, suspect, draining or under orders (not of other load), one call at a
+  // time, with a table at least as new as the change. Changes may be merged. The subscription must not outlive the
+  // registry; destroying it returns once no call is running, or at once from inside one.
   using Callback = std::function<void(const MembershipSnapshot&)>;
   class Subscription;
   [[nodiscard]] std::unique_ptr<Subscription> Subscribe(Callback callback);
@@ -161,8 +187,9 @@ class Registry {
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
-  void AddLinks(RankRecord& joined);                                  // mutex_ held
-  void Renew(Entry& entry);                                           // mutex_ held
+  absl::Status Order(const std::string& rank, const std::function<void(RankOrders&)>& change);
+  void AddLinks(RankRecord& joined);  // mutex_ held
+  void Renew(Entry& entry);           // mutex_ held
   // Raises the version; the caller then calls Notify without the lock.
   void Changed() { ++version_; }
   void Notify();
@@ -177,6 +204,7 @@ class Registry {
   StreamId last_stream_ = 0;
   Entries entries_;
   std::map<Name, Expired> expired_;
+  std::map<std::string, RankOrders> orders_;     // by the name of the rank
   std::list<RankKey> died_;                      // newest first, bounded
   std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
   std::optional<v1::Fingerprint> versions_;      // of the first rank

@@ -216,6 +216,23 @@ TEST_F(Tls, EachCallIsForItsRolesAlone) {
   }
 }
 
+TEST_F(Tls, AdministersForAdministratorsAlone) {
+  const auto admin = [](const char* command, const TlsFiles& files) {
+    return Shell(WinnowBinary() + " admin " + command + " --server=" + cluster_->grpc_address() + " --tls-ca=" +
+                 files.authorities + " --tls-cert=" + files.certificate + " --tls-key=" + files.key + " 2>&1; echo code $?");
+  };
+  const std::string list = admin("list", TheSite().Of("admin"));
+  EXPECT_THAT(list, HasSubstr("inference-0"));
+  EXPECT_THAT(list, HasSubstr("code 0"));
+  EXPECT_THAT(admin("reload", TheSite().Of("admin")),
+              HasSubstr("router.crt: certificate, key and authorities are good"));
+  for (const char* command : {"list", "cordon inference-0", "drain inference-0", "weights inference-0=2", "reload"}) {
+    const std::string refused = admin(command, TheSite().Of("client"));
+    EXPECT_THAT(refused, HasSubstr("needs a certificate of spiffe://winnow/admin")) << command;
+    EXPECT_THAT(refused, HasSubstr("code 1")) << command;
+  }
+}
+
 TEST_F(Tls, ARankRegistersAsWhatItsCertificateSays) {
   v1::RegisterRequest request;
   request.mutable_identity()->set_role(v1::ROLE_INFERENCE_RANK);

@@ -7,6 +7,7 @@
 
 #include "winnow/v1/admin.grpc.pb.h"
 #include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/cluster_admin.grpc.pb.h"
 #include "winnow/v1/generation.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
 #include "winnow/v1/model.grpc.pb.h"
@@ -31,6 +32,9 @@ const std::map<std::string, std::string> kTable = {
     {"winnow.v1.CacheService.AttachSequence", "I"},
     {"winnow.v1.CacheService.ForkSequence", "I"},
     {"winnow.v1.CacheService.ReleaseSequence", "RI"},
+    {"winnow.v1.ClusterAdminService.ListRanks", "A"},
+    {"winnow.v1.ClusterAdminService.OrderRank", "A"},
+    {"winnow.v1.ClusterAdminService.Reload", "A"},
     {"winnow.v1.GenerationService.Generate", "RICA-"},
     {"winnow.v1.GenerationService.Resume", "RICA-"},
     {"winnow.v1.GenerationService.Fork", "RICA-"},
@@ -54,9 +58,10 @@ std::vector<std::string> AllMethods() {
   std::vector<std::string> methods;
   for (const google::protobuf::FileDescriptor* file :
        {v1::GetLoadRequest::descriptor()->file(), v1::OpenSequenceRequest::descriptor()->file(),
-        v1::GenerateRequest::descriptor()->file(), v1::RegisterRequest::descriptor()->file(),
-        v1::ListModelsRequest::descriptor()->file(), v1::DispatchRequest::descriptor()->file(),
-        v1::TokenizeRequest::descriptor()->file(), v1::ExchangeRequest::descriptor()->file()}) {
+        v1::ListRanksRequest::descriptor()->file(), v1::GenerateRequest::descriptor()->file(),
+        v1::RegisterRequest::descriptor()->file(), v1::ListModelsRequest::descriptor()->file(),
+        v1::DispatchRequest::descriptor()->file(), v1::TokenizeRequest::descriptor()->file(),
+        v1::ExchangeRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) {
         methods.push_back(file->service(s)->method(m)->full_name());

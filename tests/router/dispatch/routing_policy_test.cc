@@ -39,6 +39,18 @@ RankRecord Draining(RankRecord record) {
   record.load.set_draining(true);
   return record;
 }
+RankRecord Cordoned(RankRecord record) {
+  record.orders.duty = RankDuty::kCordoned;
+  return record;
+}
+RankRecord OfWeight(double weight, RankRecord record) {
+  record.orders.weight = weight;
+  return record;
+}
+RankRecord WithSeats(uint32_t seats, RankRecord record) {
+  record.limits.set_max_running(seats);
+  return record;
+}
 RankRecord HostedBy(const std::string& host, RankRecord record) {
   record.hosted_by_rank = host;
   return record;
@@ -88,6 +100,37 @@ TEST_P(RoutingPolicyTest, Chooses) {
 INSTANTIATE_TEST_SUITE_P(
     Table, RoutingPolicyTest,
     ::testing::Values(
+        Case{"CordonedRanksGetNothingNew",
+             {Cordoned(Inference("i0")), Inference("i1", 5), Cordoned(Cache("c0")), Cache("c1", 5)},
+             {},
+             {},
+             "i1 c1"},
+        Case{"ACordonedCacheRankKeepsWhatItHas",
+             {Inference("i0"), Cordoned(Cache("c0")), Cache("c1")},
+             {},
+             {.caches = {Key("c0")}},
+             "i0 c0"},
+        Case{"OfWeightTwoTwiceAsMany",
+             {Inference("i0", 3), OfWeight(2, Inference("i1", 6)), Cache("c0")},
+             {},
+             {},
+             "i1 c0"},
+        Case{"OfWeightTwoNoMoreThanThat",
+             {Inference("i0", 3), OfWeight(2, Inference("i1", 7)), Cache("c0")},
+             {},
+             {},
+             "i0 c0"},
+        Case{"CacheRanksByWeight", {Inference("i0"), Cache("c0", 1), OfWeight(0.25, Cache("c1"))}, {}, {}, "i0 c0"},
+        Case{"AFreeSeat",
+             {WithSeats(2, Inference("i0", 2)), WithSeats(8, Inference("i1", 5)), Cache("c0")},
+             {},
+             {.needs_seat = true},
+             "i1 c0"},
+        Case{"NoFreeSeat",
+             {WithSeats(2, Inference("i0", 2)), WithSeats(8, Inference("i1", 1, 1)), Cache("c0")},
+             {},
+             {.needs_seat = true},
+             "reaches a cache rank"},
         Case{"Empty", {}, {}, {}, "no inference rank"}, Case{"NoCache", {Inference("i0")}, {}, {}, "no cache rank"},
         Case{"NoInference", {Cache("c0")}, {}, {}, "no inference rank"},
         Case{"OnlyRanksThatReachEachOther",

@@ -50,6 +50,20 @@ TEST_F(KeyRingTest, TellsWhoseCredentialsTheyAre) {
   EXPECT_EQ((*ring)->counters().wrong_key, 3u);
 }
 
+TEST_F(KeyRingTest, ReadsTheFileWhenTold) {
+  Add("alice");
+  const auto ring = KeyRing::Load(path_);
+  ASSERT_TRUE(ring.ok());
+  Add("bob");
+  EXPECT_EQ(*(*ring)->Reload(), 2u);
+  EXPECT_FALSE(*(*ring)->ReloadIfChanged()) << "that has been read";
+  EXPECT_EQ(*(*ring)->Reload(), 2u) << "also where nothing has changed";
+  std::ofstream(path_, std::ios::app) << "  - nothing: 1\n";
+  const absl::Status broken = (*ring)->Reload().status();
+  EXPECT_NE(broken.message().find("line "), absl::string_view::npos) << broken;
+  EXPECT_EQ((*ring)->accounts().size(), 2u) << "what was read before stays in force";
+}
+
 TEST_F(KeyRingTest, FollowsTheFile) {
   const std::string alice = Add("alice", 1), bob = Add("bob");
   const auto loaded = KeyRing::Load(path_);
