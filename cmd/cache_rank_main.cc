@@ -3,6 +3,7 @@
 #include "cmd/commands.h"
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
+#include "cmd/role/link_reports.h"
 #include "cmd/role/options/cache_options.h"
 #include "cmd/role/payload_paths.h"
 #include "cmd/role/role_process.h"
@@ -14,17 +15,27 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   WINNOW_ASSIGN_OR_RETURN(
       const std::unique_ptr<RoleProcess> process,
       RoleProcess::Begin("cache-rank", v1::ROLE_CACHE_RANK, options.process, std::move(options_yaml), options.join));
+  const bool has_tls = process->credentials().encrypted();
+  WINNOW_RETURN_IF_ERROR(CheckDataPlane(options.data_plane, has_tls));
   TransportOptions transport_options;
   transport_options.incarnation = process->identity().incarnation();
+  transport_options.data_plane_mode = options.data_plane;
+  transport_options.keys_are_secret = has_tls;
+  const LinkReports links;
+  links.Attach(transport_options);
   // Inference ranks choose.
   const PayloadPaths paths(options.cache.device);
   paths.AddP2p(transport_options);
   paths.AddNccl(transport_options);
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, NewUcxTransport(transport_options));
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<CacheHost> host,
-                          CacheHost::Create(options.cache, process->identity(), std::move(transport)));
+  WINNOW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CacheHost> host,
+      CacheHost::Create(options.cache, process->identity(), std::move(transport), process->spans()));
   CacheRank& rank = host->rank();
-  process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics().Snapshot(), writer); });
+  process->metrics().AddSource([&rank, links](FamilyWriter& writer) {
+    WriteMetrics(rank.metrics().Snapshot(), writer);
+    links.Write(writer);
+  });
   rank.Start();
   const absl::Cleanup stop = [&] {
     process->Leave();

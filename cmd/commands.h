@@ -8,7 +8,8 @@
 namespace winnow {
 
 extern const Command kUpCommand, kConfigCommand, kDeployCommand, kKeysCommand, kAdminCommand;
-extern const Command kGenerateCommand, kChatCommand, kBatchCommand, kStatusCommand, kTopCommand, kTimelineCommand;
+extern const Command kGenerateCommand, kChatCommand, kBatchCommand, kStatusCommand, kTopCommand, kProbeCommand,
+    kTimelineCommand;
 extern const Command kSelectionCommand, kBenchCommand, kBenchEngineCommand, kBenchServeCommand;
 extern const Command kPlanCommand, kDoctorCommand, kProfileHeadsCommand, kDemoCommand;
 extern const Command kRouterCommand, kInferenceRankCommand, kCacheRankCommand;

@@ -8,6 +8,7 @@
 #include "cmd/commands.h"
 #include "cmd/manifest/manifest.h"
 #include "cmd/manifest/schema.h"
+#include "cmd/plan/cluster_memory.h"
 #include "cmd/role/options/model_options.h"
 
 namespace winnow {
@@ -35,10 +36,14 @@ absl::Status CheckHere(const Manifest& manifest, std::string& note) {
         absl::StrCat("the model ", manifest.options.model, " is not on this machine: sizes of memory are not checked");
     return absl::OkStatus();
   }
-  if (manifest.nodes.empty()) return manifest.options.Validate();
+  const auto check = [&](const UpOptions& options) -> absl::Status {
+    WINNOW_RETURN_IF_ERROR(options.Validate());
+    return CheckRanksFit(options, static_cast<uint64_t>(manifest.deploy.memory_bytes));
+  };
+  if (manifest.nodes.empty()) return check(manifest.options);
   for (const ManifestNode& node : manifest.nodes) {
     WINNOW_ASSIGN_OR_RETURN(const UpOptions options, manifest.OptionsOf(node.name));
-    WINNOW_RETURN_IF_ERROR(Annotate(options.Validate(), absl::StrCat("node ", node.name)));
+    WINNOW_RETURN_IF_ERROR(Annotate(check(options), absl::StrCat("node ", node.name)));
   }
   return absl::OkStatus();
 }

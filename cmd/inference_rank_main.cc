@@ -4,10 +4,12 @@
 #include "cmd/role/cache_host.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/link_reports.h"
 #include "cmd/role/machine.h"
 #include "cmd/role/options/inference_options.h"
 #include "cmd/role/options/model_options.h"
 #include "cmd/role/payload_paths.h"
+#include "cmd/role/rank_options.h"
 #include "cmd/role/role_process.h"
 #include "common/rpc/identity.h"
 #include "inference_rank/service/inference_rank.h"
@@ -22,40 +24,14 @@ TransportOptions TransportOptionsOf(uint64_t incarnation) {
   return options;
 }
 
-absl::StatusOr<InferenceRankOptions> RankOptions(const InferenceProcessOptions& options) {
-  InferenceRankOptions rank;
-  rank.model_dir = options.model;
-  rank.compute_dtype = options.compute;
-  rank.kv_dtype = options.kv_dtype;
-  rank.device = options.device;
-  rank.tensor_parallel = options.tensor_parallel;
-  rank.isa = options.isa;
-  rank.num_threads = ResolveThreads(options.threads);
-  rank.max_context_tokens = options.max_context;
-  rank.max_running = options.max_running;
-  rank.prefill_chunk_tokens = options.prefill.chunk;
-  rank.prefill_mode = options.prefill.mode;
-  rank.prefix_attention = options.prefill.prefix_attention;
-  rank.scheduling = options.scheduling;
-  rank.resume.grace = std::chrono::duration_cast<std::chrono::milliseconds>(options.resume_grace);
-  rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
-  rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
-  WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));
-  rank.head_profile = options.selection.head_profile;
-  rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
-  if (options.select_in_place != SelectInPlace::kAuto) {
-    rank.selects_in_place = options.select_in_place == SelectInPlace::kOn;
+void LogLane(const std::string& cache_rank, const absl::Status& lane) {
+  if (lane.ok()) {
+    spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
+  } else if (lane.code() == absl::StatusCode::kUnavailable) {
+    spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
+  } else {
+    spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
   }
-  rank.on_lane = [](const std::string& cache_rank, const absl::Status& lane) {
-    if (lane.ok()) {
-      spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
-    } else if (lane.code() == absl::StatusCode::kUnavailable) {
-      spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
-    } else {
-      spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
-    }
-  };
-  return rank;
 }
 
 v1::Phases PhasesOf(InferenceRole role) {
@@ -74,13 +50,16 @@ v1::Phases PhasesOf(InferenceRole role) {
 struct Parts {
   std::unique_ptr<CacheHost> cache;
   std::unique_ptr<InferenceRank> rank;
+  LinkReports links;
 };
 
 absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProcess& process) {
   Parts parts;
   const v1::Identity& identity = process.identity();
-  WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptions(options));
+  WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptionsOf(options));
+  rank_options.on_lane = LogLane;
   rank_options.credentials = process.credentials();
+  rank_options.spans = process.spans();
   rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {
     spdlog::critical("{}", dump);
     process.StopServing();
@@ -96,11 +75,16 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
     v1::Identity cache = MakeIdentity(identity.cluster(), v1::ROLE_CACHE_RANK, "cache-of-" + identity.rank());
     cache.set_address(identity.address());
     WINNOW_ASSIGN_OR_RETURN(
-        parts.cache,
-        CacheHost::Create(options.cache, cache, NewInprocTransport(TransportOptionsOf(cache.incarnation()))));
+        parts.cache, CacheHost::Create(options.cache, cache,
+                                       NewInprocTransport(TransportOptionsOf(cache.incarnation())), process.spans()));
     transport = NewInprocTransport(TransportOptionsOf(identity.incarnation()));
   } else {
+    const bool has_tls = process.credentials().encrypted();
+    WINNOW_RETURN_IF_ERROR(CheckDataPlane(options.data_plane, has_tls));
     TransportOptions transport_options = TransportOptionsOf(identity.incarnation());
+    transport_options.data_plane_mode = options.data_plane;
+    transport_options.keys_are_secret = has_tls;
+    parts.links.Attach(transport_options);
     if (options.transport != TransportKind::kUcx) {
       const PayloadPaths paths(options.device);
       if (options.transport == TransportKind::kNccl) {
@@ -124,7 +108,10 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   for (const std::string& warning : rank.warnings()) spdlog::warn("{}", warning);
   spdlog::info("computes on {}", rank.device_description());
   spdlog::info("memory plan: {}", rank.memory_plan().ToString());
-  process->metrics().AddSource([&rank](FamilyWriter& writer) { WriteMetrics(rank.metrics(), writer); });
+  process->metrics().AddSource([&rank, links = parts.links](FamilyWriter& writer) {
+    WriteMetrics(rank.metrics(), writer);
+    links.Write(writer);
+  });
   std::vector<NamedService> services;
   std::vector<NamedTimeline> timelines = {{"engine", &rank.timeline()}};
   for (grpc::Service* service : rank.services()) services.push_back(Named<v1::RankService>(service));

@@ -26,8 +26,10 @@ constexpr uint64_t kReservedDescriptors = 192;
 constexpr int kLargeBlockBytes = 256 << 10;
 
 absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) {
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<RoleProcess> process,
-                          RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml)));
+  WINNOW_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RoleProcess> process,
+      RoleProcess::Begin("router", v1::ROLE_ROUTER, options.process, std::move(options_yaml),
+                         {.routers = {}, .discovery = options.discovery, .advertise = options.advertise}));
   WINNOW_RETURN_IF_ERROR(options.process.security.CheckExposure("http", options.http, !options.http_tls.files.empty()));
   RouterOptions router_options;
   router_options.model_dir = options.model;
@@ -55,6 +57,8 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
   router_options.api_keys = options.api_keys;
+  router_options.spans = process->spans();
+  router_options.trace_sample = options.process.tracing.sample;
   router_options.log_requests = options.reports.log_requests;
   router_options.metrics_aliases = options.reports.metrics_aliases;
   const uint32_t shards = options.placement.cache_shards;
@@ -68,6 +72,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   const absl::Cleanup stop = [&] {
     process->StopServing();
     router->StopBeingReady();
+    process->Leave();
     const auto drain_from = std::chrono::steady_clock::now() + options.drain_delay;
     bool hurry = false;
     while (!hurry && std::chrono::steady_clock::now() < drain_from) {
@@ -93,6 +98,7 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   for (const std::string& name : always_served) process->server().SetServing(name, true);
   WINNOW_RETURN_IF_ERROR(router->StartHttp());
   process->report().Address("http", router->http_address());
+  process->PublishRouter(router->http_address());
   process->report().Ready();
   spdlog::info("HTTP on {}", router->http_address());
 

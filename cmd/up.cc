@@ -11,6 +11,8 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/manifest/manifest.h"
+#include "cmd/plan/cluster_memory.h"
+#include "cmd/plan/placement_choice.h"
 #include "cmd/terminal/progress_line.h"
 #include "cmd/up/advice.h"
 #include "cmd/up/http_probe.h"
@@ -18,9 +20,7 @@
 #include "cmd/up/up_options.h"
 #include "common/config/host_address.h"
 #include "common/config/listen_address.h"
-#include "common/model/synthetic_models.h"
 #include "kernels/cuda/plugin.h"
-#include "tools/plan/dense_below.h"
 
 namespace winnow {
 namespace {
@@ -233,8 +233,16 @@ class Cluster {
   std::chrono::steady_clock::time_point next_notice_ = std::chrono::steady_clock::now() + kNoticeInterval;
 };
 
+// None where they would not be used.
+int CountGpusFor(const DeviceChoice& device) {
+  if (device.kind == DeviceChoice::Kind::kCpu) return 0;
+  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  return table.ok() ? (*table)->device_count() : 0;
+}
+
 absl::Status Run(const UpOptions& options) {
   WINNOW_RETURN_IF_ERROR(WithAdvice(CheckPorts(options)));
+  WINNOW_RETURN_IF_ERROR(CheckFitsTogether(options, CountGpusFor(options.device)));
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length <= 0) return absl::InternalError("cannot read /proc/self/exe");
@@ -256,32 +264,8 @@ Arguments WithLongNames(Arguments arguments) {
   return arguments;
 }
 
-int CountGpus() {
-  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
-  return table.ok() ? (*table)->device_count() : 0;
-}
-
-// Whether the rank that decodes selects in place unless it is told not to: it has one GPU, and no other is in reach.
-bool SelectsInPlace(const UpOptions& options) {
-  const bool may_compute_on_gpu = options.device.kind != DeviceChoice::Kind::kCpu && options.device.more.empty() &&
-                                  options.tensor_parallel <= 1 && options.select_in_place != SelectInPlace::kOff;
-  if (!may_compute_on_gpu) return false;
-  const int gpus = CountGpus();
-  const bool is_alone =
-      gpus == 1 || (options.transport != TransportKind::kAuto && options.transport != TransportKind::kP2p);
-  return gpus > 0 && (is_alone || options.select_in_place == SelectInPlace::kOn);
-}
-
-// What --selection=auto is on this machine, where that depends on more than the model: rows that all lie where they are
-// attended to had better be read than searched while they are few.
 void ChooseSelection(UpOptions& options) {
-  if (options.selection.specification != SelectionOptions().specification || !SelectsInPlace(options)) return;
-  const absl::StatusOr<ModelConfig> config = ModelConfigOf(options.model);
-  if (!config.ok() || config->latent) return;
-  const double weight_bytes = options.compute == Dtype::kF8 ? 1 : 2;
-  const uint32_t dense = DenseBelowTokens(PlanModelOf(*config, weight_bytes, 2), config->num_layers, GpuRates());
-  if (dense == 0) return;
-  options.selection.specification = absl::StrCat("winnow,dense_below_tokens=", dense);
+  if (!ChooseInPlaceSelection(options, CountGpusFor(options.device))) return;
   std::fprintf(stderr, "winnow up: one GPU selects in place: --selection=%s\n",
                options.selection.specification.c_str());
 }

@@ -139,6 +139,7 @@ struct Router::Parts {
   TextGenerationOptions WithReports(TextGenerationOptions generation_options) {
     generation_options.cluster = options.identity.cluster();
     generation_options.metrics = &request_metrics;
+    generation_options.tracing = {.sink = options.spans, .sample = options.trace_sample, .model_id = configured.id};
     if (options.log_requests) {
       generation_options.on_end = [](const RequestRecord& record) { spdlog::info("{}", LogLine(record)); };
     }

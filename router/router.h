@@ -12,6 +12,7 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
 #include "common/tls/tls_files.h"
+#include "common/tracing/trace_span.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/served_model.h"
 #include "router/http/cors.h"
@@ -42,6 +43,8 @@ struct RouterOptions {
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none
   bool log_requests = true;                                             // a line for each that has ended
   MetricsAliases metrics_aliases = MetricsAliases::kNone;
+  SpanSink* spans = nullptr;  // of traces; null: none are made
+  double trace_sample = 1;    // share of the requests that name no trace of their own
 };
 
 // The router of one model: takes requests over HTTP and gRPC and has ranks serve them. The owner runs the gRPC server.

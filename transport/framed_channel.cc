@@ -92,8 +92,7 @@ absl::Status FramedChannel::Post(const wire::FrameHeader& header, SendBuffer buf
   block->window.reset();
   block->header = header;
   block->header.frame_number = ++last_sent_frame_;
-  FinishHeader(block->header);
-  SealFrame(block->header, block->bytes());
+  Seal(*block);
 
   PostFault fault = PostFault::kNone;
   if (transport_.faults()) fault = transport_.faults()(block->header, block->bytes());
@@ -118,10 +117,59 @@ void FramedChannel::Fail(absl::Status status) {
   Disconnect();
 }
 
-void FramedChannel::SetPeer(uint32_t peer_channel, uint64_t peer_incarnation) {
+void FramedChannel::SetPeer(uint32_t peer_channel, uint64_t peer_incarnation, bool crosses_hosts) {
   peer_channel_ = peer_channel;
   peer_incarnation_ = peer_incarnation;
+  crosses_hosts_ = crosses_hosts;
   connected_ = true;
+}
+
+absl::StatusOr<LinkProtection> FramedChannel::DecideProtection(DataPlaneMode caller) {
+  const TransportOptions& options = transport_.options();
+  LinkProtection protection;
+  WINNOW_ASSIGN_OR_RETURN(protection.level,
+                          ChooseProtection(caller, options.data_plane_mode,
+                                           {.key_is_secret = options.keys_are_secret,
+                                            .crosses_hosts = crosses_hosts_,
+                                            .crosses_processes = transport_.capabilities().crosses_processes}));
+  if (protection.level != Protection::kPlain) {
+    WINNOW_ASSIGN_OR_RETURN(protection.key, SessionKey::Make());
+  }
+  WINNOW_RETURN_IF_ERROR(SealBy(protection, FrameSeal::End::kAnswerer));
+  return protection;
+}
+
+absl::Status FramedChannel::TakeProtection(const LinkProtection& decided) {
+  const DataPlaneMode mode = transport_.options().data_plane_mode;
+  // The peer was told the mode, and has decided with it: this guards against one that does not do what it was told.
+  if ((mode == DataPlaneMode::kEncrypted && decided.level != Protection::kEncrypted) ||
+      (mode == DataPlaneMode::kAuthenticated && decided.level != Protection::kAuthenticated)) {
+    return absl::FailedPreconditionError(absl::StrCat("the peer makes the link ", AbslSv(ProtectionName(decided.level)),
+                                                      ", --data-plane here is ", AbslSv(ModeName(mode))));
+  }
+  return SealBy(decided, FrameSeal::End::kCaller);
+}
+
+absl::Status FramedChannel::SealBy(const LinkProtection& protection, FrameSeal::End end) {
+  if (!failed_.ok()) return failed_;
+  if (!connected_) return absl::FailedPreconditionError("channel is not connected");
+  if (last_sent_frame_ + last_sent_credit_ + last_arrived_frame_ + last_arrived_credit_ > 0 || has_key()) {
+    return absl::FailedPreconditionError("frames of the channel are under way");
+  }
+  if (protection.level != Protection::kPlain) {
+    WINNOW_ASSIGN_OR_RETURN(seal_, FrameSeal::Create(protection, end));
+  }
+  if (const auto& tell = transport_.options().on_protection; tell) tell(protection.level);
+  return absl::OkStatus();
+}
+
+void FramedChannel::Seal(Block& block) {
+  FinishHeader(block.header);
+  if (seal_ != nullptr) {
+    seal_->Seal(block.header, block.bytes());
+  } else {
+    SealFrame(block.header, block.bytes());
+  }
 }
 
 absl::Status FramedChannel::CheckConnectable() const {
@@ -144,14 +192,12 @@ void FramedChannel::SendCredit(const Consumption& consumption) {
   header.frame_number = ++last_sent_credit_;
   header.plan = consumption.bytes.load(std::memory_order_relaxed);
   header.sequence_id = consumption.frames.load(std::memory_order_relaxed);
-  FinishHeader(header);
-  SealFrame(header, block->bytes());
+  Seal(*block);
   if (const absl::Status sent = Send(std::move(block)); !sent.ok()) Fail(Annotate(sent, "return of credit"));
 }
 
 absl::Status FramedChannel::TakeCredit(const wire::FrameHeader& header) {
   if (header.payload_bytes != 0) return absl::DataLossError("credit carries a payload");
-  if (header.frame_number != last_arrived_credit_ + 1) return absl::DataLossError("credit is out of sequence");
   ++last_arrived_credit_;
   if (!window_->SetConsumed(header.plan, header.sequence_id))
     return absl::DataLossError("credit exceeds what was sent");
@@ -163,17 +209,18 @@ void FramedChannel::Arrived(BlockPtr block) {
   if (failed_.ok()) arrived_.push_back(std::move(block));
 }
 
-absl::Status FramedChannel::Check(const Block& block) {
+absl::Status FramedChannel::Check(Block& block) {
   const wire::FrameHeader& header = block.header;
-  WINNOW_RETURN_IF_ERROR(CheckFrameHeader(header));
-  if (header.channel != id_ || header.source_incarnation != peer_incarnation_)
-    return absl::NotFoundError("stray frame");
-  if (header.type == wire::FrameType::kCredit) return absl::OkStatus();
-  if (header.frame_number != last_arrived_frame_ + 1) {
+  const bool from_peer = IsFromPeer(header);
+  if (from_peer || !has_key()) WINNOW_RETURN_IF_ERROR(CheckFrameHeader(header));
+  if (!from_peer) return absl::NotFoundError("the frame names another channel or sender");
+  const bool credit = header.type == wire::FrameType::kCredit;
+  const uint64_t due = (credit ? last_arrived_credit_ : last_arrived_frame_) + 1;
+  if (header.frame_number != due) {
     return absl::DataLossError(
-        absl::StrCat("frame ", header.frame_number, " arrived where ", last_arrived_frame_ + 1, " was due"));
+        absl::StrCat(credit ? "credit " : "frame ", header.frame_number, " arrived where ", due, " was due"));
   }
-  return CheckFramePayload(header, {const_cast<Block&>(block).payload(), block.payload_bytes});
+  return seal_ != nullptr ? seal_->Open(header, block.bytes()) : CheckFramePayload(header, block.bytes());
 }
 
 std::optional<ReceivedFrame> FramedChannel::NextFrame() {
@@ -182,13 +229,13 @@ std::optional<ReceivedFrame> FramedChannel::NextFrame() {
     arrived_.pop_front();
     absl::Status good = Check(*block);
     if (absl::IsNotFound(good)) {
-      ++transport_.mutable_counters().stray_frames;
+      transport_.NoteRefused(/*stray=*/true, good);
       continue;
     }
     const bool credit = block->header.type == wire::FrameType::kCredit;
     if (good.ok() && credit) good = TakeCredit(block->header);
     if (!good.ok()) {
-      ++transport_.mutable_counters().bad_frames;
+      transport_.NoteRefused(/*stray=*/false, good);
       Fail(std::move(good));
       return std::nullopt;
     }

@@ -6,6 +6,7 @@
 
 #include "transport/block_pool.h"
 #include "transport/link_faults.h"
+#include "transport/seal/frame_seal.h"
 #include "transport/send_window.h"
 #include "transport/transport.h"
 
@@ -26,6 +27,8 @@ class FramedChannel : public Channel {
   absl::StatusOr<SendBuffer> AllocateSpare(size_t bytes) override;
   absl::StatusOr<SendBuffer> AllocateBulk(size_t bytes) override;
   absl::Status Post(const wire::FrameHeader& header, SendBuffer buffer) override;
+  absl::StatusOr<LinkProtection> DecideProtection(DataPlaneMode caller) override;
+  absl::Status TakeProtection(const LinkProtection& decided) override;
   absl::Status failed() const override { return failed_; }
   void Close() override;
   uint64_t sent_bytes() const override { return window_->sent_bytes(); }
@@ -53,7 +56,13 @@ class FramedChannel : public Channel {
   // First error wins; everything later is refused with it.
   void Fail(absl::Status status);
   // After the link is up: frames carry these from now on, and arriving ones must match.
-  void SetPeer(uint32_t peer_channel, uint64_t peer_incarnation);
+  void SetPeer(uint32_t peer_channel, uint64_t peer_incarnation, bool crosses_hosts = false);
+  // Whether frames need the key of the link: then what a stranger sends must disturb nothing.
+  bool has_key() const { return seal_ != nullptr; }
+  // Whether the peer may have sent it: it names this channel and the peer's incarnation.
+  bool IsFromPeer(const wire::FrameHeader& header) const {
+    return header.channel == id_ && header.source_incarnation == peer_incarnation_;
+  }
   absl::Status CheckConnectable() const;
   // Tells the peer what was consumed. For transports whose two ends share no memory.
   void SendCredit(const Consumption& consumption);
@@ -68,8 +77,12 @@ class FramedChannel : public Channel {
   // Room in the window that is waited for.
   absl::StatusOr<SendBuffer> AllocateFrom(bool (SendWindow::*reserve)(size_t), size_t bytes, const char* used_up);
   SendBuffer TakeBlock(size_t bytes);
-  // OK to deliver; NOT_FOUND for a stray; DATA_LOSS.
-  absl::Status Check(const Block& block);
+  // Makes the seal of this end, for all frames to come.
+  absl::Status SealBy(const LinkProtection& protection, FrameSeal::End end);
+  // Fills in what is left of a header, and makes the frame one that the peer takes.
+  void Seal(Block& block);
+  // OK to deliver; NOT_FOUND for a stray; DATA_LOSS. Where payloads are encrypted, decrypts the block's.
+  absl::Status Check(Block& block);
   absl::Status TakeCredit(const wire::FrameHeader& header);
   void FinishHeader(wire::FrameHeader& header) const;
 
@@ -77,6 +90,8 @@ class FramedChannel : public Channel {
   bool connected_ = false;
   uint32_t peer_channel_ = 0;
   uint64_t peer_incarnation_ = 0;
+  bool crosses_hosts_ = false;
+  std::unique_ptr<FrameSeal> seal_;  // null: plain
   absl::Status failed_;
   std::deque<BlockPtr> arrived_;
   // Frames and credits are numbered apart, so that credit may be sent at any time without disturbing the frames' order.

@@ -40,6 +40,11 @@ FramedChannel* FramedTransport::Find(uint32_t channel) const {
   return found == by_id_.end() ? nullptr : found->second;
 }
 
+void FramedTransport::NoteRefused(bool stray, const absl::Status& why) {
+  ++(stray ? counters_.stray_frames : counters_.bad_frames);
+  if (options_.on_refused_frame) options_.on_refused_frame(stray, why);
+}
+
 int FramedTransport::DeliverArrived() {
   int delivered = 0;
   for (size_t i = 0; i < channels_.size(); ++i) {

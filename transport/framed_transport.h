@@ -18,6 +18,7 @@ class FramedTransport : public Transport {
 
   void SetHandler(FrameHandler handler) override { handler_ = std::move(handler); }
   TransportCounters counters() const override { return counters_; }
+  DataPlaneMode data_plane_mode() const override { return options_.data_plane_mode; }
 
   // For channels.
   void Add(FramedChannel& channel);
@@ -25,6 +26,8 @@ class FramedTransport : public Transport {
   const TransportOptions& options() const { return options_; }
   const LinkFaults& faults() const { return faults_; }
   TransportCounters& mutable_counters() { return counters_; }
+  // A frame is not delivered: a stray one was dropped, another one fails its channel.
+  void NoteRefused(bool stray, const absl::Status& why);
   void NoteRoom() { room_ = true; }
 
  protected:

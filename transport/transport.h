@@ -12,6 +12,7 @@
 
 #include "common/base/status.h"
 #include "transport/payload_path.h"
+#include "transport/seal/protection.h"
 #include "transport/wire/wire.h"
 
 // Moves frames between processes. The contract, which tests/transport/contract_test.cc checks on every
@@ -25,6 +26,9 @@
 //   its ReceivedFrame is destroyed.
 // - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked
 //   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
+// - Protection: on a channel with a key (DecideProtection, TakeProtection) a tag is checked, too, and in place of the
+//   payload's checksum where it covers the payload. What does not carry the numbers of the channel and its peer is no
+//   frame of the link, whatever else it is: it is dropped and counted, and disturbs nothing.
 // - Failure: a failed channel reports its status from failed(), refuses Allocate and Post with it, and delivers nothing
 //   more. A dead peer need not be noticed here (UCX over shared memory does not, p2p and nccl do where they can see
 //   its process): liveness comes from the control plane, which calls Close.
@@ -130,6 +134,12 @@ class Channel {
   // transport made.
   virtual absl::Status Connect(std::string_view peer_address) = 0;
 
+  // How frames of this link are protected, before the first of them: right after Connect, one end decides by what both
+  // were told, the other takes what it answers. A channel that neither was asked of is plain. FAILED_PRECONDITION names
+  // what the two were told, where it does not fit.
+  virtual absl::StatusOr<LinkProtection> DecideProtection(DataPlaneMode caller) = 0;
+  virtual absl::Status TakeProtection(const LinkProtection& decided) = 0;
+
   // Room for a payload of `bytes` (<= kMaxPayloadBytes, may be 0). RESOURCE_EXHAUSTED when the window is used up.
   virtual absl::StatusOr<SendBuffer> Allocate(size_t bytes) = 0;
   // The same for what may be dropped: only while at most half of the window would be under way with it, so that frames
@@ -176,6 +186,8 @@ class Transport {
   virtual void Wake() = 0;
 
   virtual TransportCounters counters() const { return {}; }
+  // What its channels are to do, as far as this side is asked.
+  virtual DataPlaneMode data_plane_mode() const { return DataPlaneMode::kAuto; }
 };
 
 struct TransportOptions {
@@ -187,6 +199,14 @@ struct TransportOptions {
   std::vector<PayloadPathKind> payload_paths = {};
   // Told once for a channel, on its thread: which of them it takes, or why none (name empty).
   std::function<void(std::string_view name, const absl::Status& why_none)> on_payload_path = {};
+  // How frames are protected, and whether what carries the keys of links is encrypted itself.
+  DataPlaneMode data_plane_mode = DataPlaneMode::kAuto;
+  bool keys_are_secret = false;
+  // Told for a channel, on its thread: what its frames are protected by.
+  std::function<void(Protection level)> on_protection = {};
+  // Told of each frame that is not delivered, on the transport's thread: a stray one was dropped, another one has
+  // failed its channel.
+  std::function<void(bool stray, const absl::Status& why)> on_refused_frame = {};
 };
 
 // Frames within one process, between any two InprocTransports.

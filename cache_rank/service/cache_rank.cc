@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "cache_rank/service/cache_service.h"
+#include "cache_rank/service/stored_spans.h"
 #include "cache_rank/service/transport_service.h"
 #include "common/base/check.h"
 
@@ -13,7 +14,8 @@ CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::un
       kernels_(kernels),
       queue_([transport = transport.get()] { transport->Wake(); }),
       transport_(std::move(transport)),
-      executor_(kernels->new_executor(options.num_threads)) {
+      executor_(kernels->new_executor(options.num_threads)),
+      spans_(std::make_unique<StoredSpans>(options.spans, options.data_plane.tiers.fast.memory_bytes > 0)) {
   services_.push_back(std::make_unique<CacheServiceImpl>(this));
   services_.push_back(std::make_unique<TransportServiceImpl>(this));
 }
@@ -60,13 +62,8 @@ std::string_view CacheRank::model_digest() const {
   return options_.projection == nullptr ? std::string_view() : options_.projection->model_digest();
 }
 
-void CacheRank::Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                         std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
-                         OnClosed on_closed) {
-  const bool posted = queue_.Post(
-      [=, this, transport = std::move(transport), worker_address = std::move(worker_address), lane = std::move(lane)] {
-        on_exchanged(OpenChannel(peer, fingerprint, transport, worker_address, lane, on_closed));
-      });
+void CacheRank::Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed) {
+  const bool posted = queue_.Post([=, this, call = std::move(call)] { on_exchanged(OpenChannel(call, on_closed)); });
   if (!posted) on_exchanged(absl::UnavailableError("the cache rank is stopping"));
 }
 
@@ -76,26 +73,31 @@ void CacheRank::CloseChannel(uint32_t channel_id) {
   });
 }
 
-absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(
-    const v1::Identity& peer, const v1::Fingerprint& fingerprint, const std::string& transport,
-    const std::string& worker_address, const std::optional<LaneOffer>& lane, OnClosed on_closed) {
-  if (AbslSv(transport_->capabilities().name) != transport) {
-    return absl::FailedPreconditionError(absl::StrCat("transport is ", transport, " at the caller and ",
+absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const ExchangeCall& call, OnClosed on_closed) {
+  if (AbslSv(transport_->capabilities().name) != call.transport) {
+    return absl::FailedPreconditionError(absl::StrCat("transport is ", call.transport, " at the caller and ",
                                                       AbslSv(transport_->capabilities().name), " at the cache rank"));
   }
   WINNOW_RETURN_IF_ERROR(
-      CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
+      CheckFingerprint(call.fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
   if (data_plane_ == nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(fingerprint.kv_shape()));
+    WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(call.fingerprint.kv_shape()));
     WINNOW_ASSIGN_OR_RETURN(data_plane_, DataPlane::Create(options_.data_plane, shape, kernels_, executor_.get(),
                                                            &metrics_, options_.projection.get()));
   }
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, transport_->NewChannel());
-  WINNOW_RETURN_IF_ERROR(channel->Connect(worker_address));
+  WINNOW_RETURN_IF_ERROR(channel->Connect(call.worker_address));
   ExchangeAnswer answer;
+  WINNOW_ASSIGN_OR_RETURN(answer.protection, channel->DecideProtection(call.data_plane_mode));
   answer.worker_address = channel->LocalAddress();
-  answer.channel_id = data_plane_->OpenLink(peer.rank(), std::move(channel), std::move(on_closed));
-  if (lane.has_value()) answer.lane_address = data_plane_->OpenLane(answer.channel_id, *lane);
+  answer.channel_id = data_plane_->OpenLink(call.peer.rank(), std::move(channel), std::move(on_closed));
+  if (!call.lane.has_value()) return answer;
+  if (answer.protection.level == Protection::kEncrypted) {
+    answer.lane_address = absl::FailedPreconditionError(
+        "the data plane of the cache rank is encrypted, and what GPUs store into each other cannot be");
+  } else {
+    answer.lane_address = data_plane_->OpenLane(answer.channel_id, *call.lane);
+  }
   return answer;
 }
 
@@ -112,7 +114,10 @@ void CacheRank::Run() {
     if (frames > 0 || worked) progress_.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point now = Clock::now();
     if (now >= next_tick) {
-      if (data_plane_ != nullptr) data_plane_->Tick(now);
+      if (data_plane_ != nullptr) {
+        data_plane_->Tick(now);
+        spans_->Sweep(data_plane_->store());
+      }
       progress_.fetch_add(1, std::memory_order_relaxed);
       next_tick = now + options_.tick;
     }

@@ -14,12 +14,15 @@
 #include "cache_rank/service/control_queue.h"
 #include "cache_rank/step/data_plane.h"
 #include "common/base/status.h"
+#include "common/tracing/trace_span.h"
 #include "kernels/kernel_table.h"
 #include "transport/transport.h"
 #include "winnow/v1/identity.pb.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
+
+class StoredSpans;
 
 // A cache rank: stores sequences, selects for them and streams rows. Runs one data-plane thread (and the executor's
 // workers); gRPC handlers only hand it commands. Serves in a process of its own, or hosted by an inference process over
@@ -37,12 +40,23 @@ class CacheRank {
     std::chrono::microseconds spin{200};
     std::chrono::milliseconds tick{50};             // of reclaiming and of looking for failed channels
     std::chrono::milliseconds call_timeout{10000};  // for calls whose client set no deadline
+    SpanSink* spans = nullptr;                      // of traced sequences; null: none are traced
   };
 
+  // What a caller of Exchange says of its end of the channel.
+  struct ExchangeCall {
+    v1::Identity peer;
+    v1::Fingerprint fingerprint;
+    std::string transport;
+    std::string worker_address;
+    DataPlaneMode data_plane_mode = DataPlaneMode::kAuto;
+    std::optional<LaneOffer> lane;
+  };
   // What Exchange needs; implemented by its stream. All callbacks come from the data-plane thread.
   struct ExchangeAnswer {
     uint32_t channel_id = 0;
     std::string worker_address;
+    LinkProtection protection;
     // Where a lane was offered: its address here, or why there is none.
     absl::StatusOr<std::string> lane_address = absl::FailedPreconditionError("no lane was offered");
   };
@@ -68,11 +82,10 @@ class CacheRank {
   v1::Fingerprint Fingerprint() const;
   const Options& options() const { return options_; }
   const KernelTable& kernels() const { return *kernels_; }
+  StoredSpans& spans() { return *spans_; }
 
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
-  void Exchange(const v1::Identity& peer, const v1::Fingerprint& fingerprint, std::string transport,
-                std::string worker_address, std::optional<LaneOffer> lane, OnExchanged on_exchanged,
-                OnClosed on_closed);
+  void Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed);
   void CloseChannel(uint32_t channel_id);
   template <typename Command>  // StatusOr<T> command(DataPlane&)
   auto Call(std::chrono::system_clock::time_point deadline, Command command) {
@@ -86,9 +99,7 @@ class CacheRank {
  private:
   std::string_view model_digest() const;
   void Run();
-  absl::StatusOr<ExchangeAnswer> OpenChannel(const v1::Identity& peer, const v1::Fingerprint& fingerprint,
-                                             const std::string& transport, const std::string& worker_address,
-                                             const std::optional<LaneOffer>& lane, OnClosed on_closed);
+  absl::StatusOr<ExchangeAnswer> OpenChannel(const ExchangeCall& call, OnClosed on_closed);
 
   // Constant after construction.
   const Options options_;
@@ -105,6 +116,7 @@ class CacheRank {
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DataPlane> data_plane_;  // from the first Exchange on; destroyed before the transport
 
+  const std::unique_ptr<StoredSpans> spans_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
   std::thread thread_;
 };

@@ -2,7 +2,9 @@
 
 #include "cache_rank/service/cache_rank.h"
 #include "cache_rank/service/call_deadline.h"
+#include "cache_rank/service/stored_spans.h"
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/trace_carriers.h"
 #include "common/selection/selection_proto.h"
 #include "common/selection/shard_spec.h"
 
@@ -14,6 +16,17 @@ uint32_t LinkId(uint64_t channel_id) {
   return channel_id <= UINT32_MAX ? static_cast<uint32_t>(channel_id) : 0;
 }
 
+// What a call says of its trace: nothing where nobody traces.
+struct CallTrace {
+  std::optional<TraceContext> parent;
+  uint64_t start_unix_nanos = 0;
+};
+
+CallTrace TraceOfCall(const CacheRank& rank, const grpc::ServerContext& context) {
+  if (rank.options().spans == nullptr) return {};
+  return {.parent = TraceOf(context), .start_unix_nanos = UnixNanosNow()};
+}
+
 // Unchecked; num_layers 0 where the request names none.
 template <typename Request>
 KvShard ShardOf(const Request& request) {
@@ -21,6 +34,12 @@ KvShard ShardOf(const Request& request) {
 }
 
 }  // namespace
+
+void CacheServiceImpl::NoteAttached(const char* name, const std::optional<TraceContext>& trace,
+                                    uint64_t start_unix_nanos, const DataPlane& data_plane, uint64_t sequence_id) {
+  const CachedSequence* const sequence = data_plane.store().Find(sequence_id);
+  if (sequence != nullptr) rank_->spans().Begin(name, trace, start_unix_nanos, *sequence);
+}
 
 grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const v1::OpenSequenceRequest* request,
                                             v1::OpenSequenceResponse* response) {
@@ -39,8 +58,12 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
   if (request->has_max_cached_tokens()) options.max_cached_tokens = request->max_cached_tokens();
   const absl::StatusOr<DataPlane::Opened> opened =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [link = LinkId(request->channel_id()), options = std::move(options)](DataPlane& data_plane) {
-                    return data_plane.OpenSequence(link, options);
+                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
+                   options = std::move(options)](DataPlane& data_plane) {
+                    auto opened = data_plane.OpenSequence(link, options);
+                    if (opened.ok())
+                      NoteAttached("open", trace.parent, trace.start_unix_nanos, data_plane, options.sequence_id);
+                    return opened;
                   });
   if (opened.ok()) {
     response->set_attach_epoch(opened->attach_epoch);
@@ -67,10 +90,13 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
                                               v1::AttachSequenceResponse* response) {
   const absl::StatusOr<DataPlane::Attached> attached =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [link = LinkId(request->channel_id()), id = request->sequence_id(),
-                   max_restart = request->max_restart_position(), shard = ShardOf(*request),
-                   all_rows = request->wants_all_rows()](DataPlane& data_plane) {
-                    return data_plane.AttachSequence(link, id, max_restart, shard, all_rows);
+                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
+                   id = request->sequence_id(), max_restart = request->max_restart_position(),
+                   shard = ShardOf(*request), all_rows = request->wants_all_rows()](DataPlane& data_plane) {
+                    rank_->spans().End(data_plane.store().Find(id), "taken_over");
+                    auto attached = data_plane.AttachSequence(link, id, max_restart, shard, all_rows);
+                    if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
+                    return attached;
                   });
   if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);
@@ -84,9 +110,12 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
                                             v1::ForkSequenceResponse* response) {
   const absl::StatusOr<DataPlane::Forked> forked =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [link = LinkId(request->channel_id()), source = request->source_sequence_id(),
-                   id = request->sequence_id(), max_positions = request->max_positions()](DataPlane& data_plane) {
-                    return data_plane.ForkSequence(link, source, id, max_positions);
+                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
+                   source = request->source_sequence_id(), id = request->sequence_id(),
+                   max_positions = request->max_positions()](DataPlane& data_plane) {
+                    auto forked = data_plane.ForkSequence(link, source, id, max_positions);
+                    if (forked.ok()) NoteAttached("fork", trace.parent, trace.start_unix_nanos, data_plane, id);
+                    return forked;
                   });
   if (forked.ok()) {
     response->set_attach_epoch(forked->attach_epoch);
@@ -99,8 +128,11 @@ grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, con
                                                v1::ReleaseSequenceResponse*) {
   absl::Status released =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [id = request->sequence_id(), epoch = request->attach_epoch(),
+                  [this, id = request->sequence_id(), epoch = request->attach_epoch(),
                    detach = request->detach()](DataPlane& data_plane) {
+                    const CachedSequence* const held = data_plane.store().Find(id);
+                    const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
+                    if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");
                     return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
                   });
   // A cache rank that holds nothing has nothing to release.

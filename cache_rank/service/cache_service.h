@@ -1,9 +1,14 @@
 #pragma once
+#include <cstdint>
+#include <optional>
+
+#include "common/tracing/trace_context.h"
 #include "winnow/v1/cache.grpc.pb.h"
 
 namespace winnow {
 
 class CacheRank;
+class DataPlane;
 
 // The gRPC edge of the sequence store: unpack, hand over, answer.
 class CacheServiceImpl final : public v1::CacheService::Service {
@@ -22,6 +27,10 @@ class CacheServiceImpl final : public v1::CacheService::Service {
                                v1::ReleaseSequenceResponse* response) override;
 
  private:
+  // Data-plane thread.
+  void NoteAttached(const char* name, const std::optional<TraceContext>& trace, uint64_t start_unix_nanos,
+                    const DataPlane& data_plane, uint64_t sequence_id);
+
   CacheRank* const rank_;
 };
 

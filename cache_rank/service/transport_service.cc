@@ -25,6 +25,23 @@ absl::StatusOr<LaneOffer> ParseLane(const v1::LaneOffer& offer) {
                    .shard = offer.has_shard() ? FromProto(offer.shard()) : KvShard{}};
 }
 
+absl::StatusOr<CacheRank::ExchangeCall> ParseCall(const v1::ExchangeRequest& request) {
+  CacheRank::ExchangeCall call{.peer = request.identity(),
+                               .fingerprint = request.fingerprint(),
+                               .transport = request.transport(),
+                               .worker_address = request.worker_address(),
+                               .data_plane_mode = static_cast<DataPlaneMode>(request.data_plane_mode()),
+                               .lane = std::nullopt};
+  if (!v1::DataPlaneMode_IsValid(request.data_plane_mode())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown data_plane_mode ", static_cast<int>(request.data_plane_mode())));
+  }
+  if (request.has_lane()) {
+    WINNOW_ASSIGN_OR_RETURN(call.lane, ParseLane(request.lane()));
+  }
+  return call;
+}
+
 // Reacts to one stream. gRPC deletes nothing while operations are under way: the object holds itself alive until
 // OnDone, and commands to the data plane hold it too, so an answer that comes late finds it.
 class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>,
@@ -42,14 +59,10 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
     if (opened_) return End(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "Exchange takes one message"));
     opened_ = true;
     auto self = shared_from_this();
-    std::optional<LaneOffer> lane;
-    if (request_.has_lane()) {
-      absl::StatusOr<LaneOffer> offer = ParseLane(request_.lane());
-      if (!offer.ok()) return End(ToGrpc(offer.status()));
-      lane = *std::move(offer);
-    }
+    absl::StatusOr<CacheRank::ExchangeCall> call = ParseCall(request_);
+    if (!call.ok()) return End(ToGrpc(call.status()));
     rank_->Exchange(
-        request_.identity(), request_.fingerprint(), request_.transport(), request_.worker_address(), std::move(lane),
+        *std::move(call),
         [self](absl::StatusOr<CacheRank::ExchangeAnswer> answer) { self->OnExchanged(std::move(answer)); },
         [self](const absl::Status& reason) { self->End(ToGrpc(reason)); });
   }
@@ -75,6 +88,10 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
         response_.set_worker_address(answer->worker_address);
         response_.set_channel_id(answer->channel_id);
         response_.set_kernel_set(std::string(rank_->kernels().name));
+        response_.mutable_protection()->set_level(static_cast<v1::LinkProtection::Level>(answer->protection.level));
+        if (answer->protection.level != Protection::kPlain) {
+          response_.mutable_protection()->set_session_key(answer->protection.key.bytes());
+        }
         response_.set_num_threads(static_cast<uint32_t>(rank_->options().num_threads));
         if (request_.has_lane()) {
           v1::LaneAnswer& lane = *response_.mutable_lane();

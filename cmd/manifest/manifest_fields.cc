@@ -5,6 +5,8 @@ namespace {
 
 constexpr ManifestField kFields[] = {
     {"cluster", "cluster"},
+    {"registry", "registry"},
+    {"registry_lease", "registry-lease"},
     {"transport", "transport"},
     {"threads", "threads"},
 
@@ -69,6 +71,7 @@ constexpr ManifestField kFields[] = {
     {"security.tls_ca", "tls-ca"},
     {"security.http_tls_cert", "http-tls-cert"},
     {"security.http_tls_key", "http-tls-key"},
+    {"security.data_plane", "data-plane"},
     {"security.insecure", "insecure"},
 
     {"observability.metrics", "metrics"},
@@ -76,6 +79,8 @@ constexpr ManifestField kFields[] = {
     {"observability.log_format", "log-format"},
     {"observability.log_requests", "log-requests"},
     {"observability.metrics_aliases", "metrics-aliases"},
+    {"observability.otlp_endpoint", "otlp-endpoint"},
+    {"observability.trace_sample", "trace-sample"},
 };
 
 constexpr ManifestSection kSections[] = {
@@ -85,7 +90,7 @@ constexpr ManifestSection kSections[] = {
     {"cache", "The ranks that hold the KV."},
     {"selection", "Which rows requests attend to that do not say."},
     {"security", "What is encrypted, and who may call whom."},
-    {"observability", "Metrics and logs."},
+    {"observability", "Metrics, logs and traces."},
 };
 
 }  // namespace

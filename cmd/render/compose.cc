@@ -46,13 +46,14 @@ class Compose {
     if (needs_model)
       absl::StrAppend(&text_, "    volumes:\n      - ",
                       YamlQuoted(absl::StrCat(plan_.model, ":", kModelInContainer, ":ro")), "\n");
-    absl::StrAppend(&text_,
-                    "    healthcheck:\n      test: [\"CMD\", \"curl\", \"-fsS\", \"http://127.0.0.1:9100/health\"]\n"
-                    "      interval: 5s\n      start_period: 600s\n"
-                    "    restart: unless-stopped\n    stop_grace_period: ",
-                    stop_seconds, "s\n",
-                    "    user: \"65532:65532\"\n    read_only: true\n    tmpfs: [\"/tmp\"]\n"
-                    "    cap_drop: [\"ALL\"]\n    security_opt: [\"no-new-privileges:true\"]\n");
+    absl::StrAppend(
+        &text_,
+        "    healthcheck:\n      test: [\"CMD\", \"/usr/local/bin/winnow\", \"probe\", \"--path=/health\"]\n"
+        "      interval: 5s\n      start_period: 600s\n"
+        "    restart: unless-stopped\n    stop_grace_period: ",
+        stop_seconds, "s\n",
+        "    user: \"65532:65532\"\n    read_only: true\n    tmpfs: [\"/tmp\"]\n"
+        "    cap_drop: [\"ALL\"]\n    security_opt: [\"no-new-privileges:true\"]\n");
     const DeployOptions& deploy = plan_.deploy;
     if (deploy.cpus == 0 && deploy.memory_bytes == 0 && gpus == 0) return;
     absl::StrAppend(&text_, "    deploy:\n      resources:\n");

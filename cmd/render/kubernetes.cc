@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "cmd/render/plan.h"
 #include "cmd/render/quote.h"
@@ -15,6 +16,10 @@ constexpr int kMetricsPort = 9100;
 // A model of hundreds of gigabytes is read before anything answers.
 constexpr int kStartSeconds = 1800;
 constexpr int kRankStopSeconds = 30;
+
+// Where a manifest says nothing: endpoints of a service lag behind a pod that ends, and answers are long.
+constexpr int kDrainDelaySeconds = 5;
+constexpr int kStopGraceSeconds = 60;
 
 // A folder for `kubectl apply -k`: a file for each role, services, network policies and disruption budgets.
 class Kubernetes {
@@ -120,22 +125,38 @@ class Kubernetes {
     return text;
   }
 
+  bool HasFlag(std::string_view prefix) const {
+    return std::any_of(plan_.router_flags.begin(), plan_.router_flags.end(),
+                       [&](const std::string& flag) { return flag.starts_with(prefix); });
+  }
+
   void AddRouter() {
     std::vector<std::string> arguments = {
         "router", absl::StrCat("--http=0.0.0.0:", kHttpPort), absl::StrCat("--grpc=0.0.0.0:", kRouterGrpcPort),
         absl::StrCat("--metrics=0.0.0.0:", kMetricsPort), absl::StrCat("--cluster=", plan_.cluster)};
     arguments.insert(arguments.end(), plan_.router_flags.begin(), plan_.router_flags.end());
+    int stop_seconds = plan_.stop_seconds;
+    if (!HasFlag("--drain-delay=")) {
+      arguments.push_back(absl::StrCat("--drain-delay=", kDrainDelaySeconds, "s"));
+      stop_seconds += kDrainDelaySeconds;
+    }
+    if (!HasFlag("--stop-grace=")) {
+      arguments.push_back(absl::StrCat("--stop-grace=", kStopGraceSeconds, "s"));
+      stop_seconds += kStopGraceSeconds;
+    }
     const std::vector<std::pair<std::string, int>> ports = {
         {"http", kHttpPort}, {"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}};
     // One at a time: ranks belong to one router.
     const std::string deployment =
         absl::StrCat("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: ", name_, "-router\n  labels:\n",
                      Labels("router", 4), "spec:\n  replicas: 1\n  strategy: {type: Recreate}\n",
-                     Template("router", arguments, ports, 0, true, plan_.stop_seconds));
+                     Template("router", arguments, ports, 0, true, stop_seconds));
     // Clients find the router when it is ready; ranks must find it before, for it is ready because of them.
-    Add("router.yaml", absl::StrCat(deployment, "---\n",
-                                    Service(name_, "router", false, {{"http", kHttpPort}, {"grpc", kRouterGrpcPort}}),
-                                    "---\n", Service(name_ + "-router", "router", true, {{"grpc", kRouterGrpcPort}})));
+    Add("router.yaml",
+        absl::StrCat(
+            deployment, "---\n", Service(name_, "router", false, {{"http", kHttpPort}, {"grpc", kRouterGrpcPort}}),
+            "---\n",
+            Service(name_ + "-router", "router", true, {{"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}})));
   }
 
   void AddRanks(const RankGroup& group) {
@@ -158,18 +179,38 @@ class Kubernetes {
     Add(group.name + ".yaml", text);
   }
 
-  // The arrows of the architecture: clients to the router, processes of the cluster among each other (KV takes ports of
-  // UCX's choice), and anybody to metrics.
+  // From pods of these components; to all ports, or to one.
+  std::string From(const std::vector<std::string>& components, const std::string& port) const {
+    if (components.empty()) return "";
+    return absl::StrCat(
+        "    - from:\n        - podSelector:\n            matchLabels: {app.kubernetes.io/name: ", name_,
+        "}\n            matchExpressions:\n              - {key: app.kubernetes.io/component, operator: "
+        "In, values: [",
+        absl::StrJoin(components, ", "), "]}\n",
+        port.empty() ? "" : absl::StrCat("      ports:\n        - {port: ", port, "}\n"));
+  }
+
+  std::string NetworkPolicy(const std::string& component, const std::string& from) const {
+    return absl::StrCat("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: ", name_, "-",
+                        component, "\nspec:\n  podSelector:\n    matchLabels:\n", Labels(component, 6),
+                        "  policyTypes: [Ingress]\n  ingress:\n", from, "    - ports:\n        - {port: metrics}\n");
+  }
+
+  // The arrows of the architecture: clients to the router by HTTP, ranks to the router and the router to ranks by gRPC,
+  // inference ranks and cache ranks to each other (KV takes ports of UCX's choice), and anybody to metrics.
   std::string NetworkPolicies() const {
-    const std::string head = "apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: ";
-    const std::string cluster =
-        absl::StrCat("            matchLabels:\n              app.kubernetes.io/name: ", name_, "\n");
-    return absl::StrCat(head, name_,
-                        "-ranks\nspec:\n  podSelector:\n    matchLabels:\n      app.kubernetes.io/name: ", name_,
-                        "\n  policyTypes: [Ingress]\n  ingress:\n    - from:\n        - podSelector:\n", cluster,
-                        "    - ports:\n        - {port: metrics}\n---\n", head, name_,
-                        "-router\nspec:\n  podSelector:\n    matchLabels:\n", Labels("router", 6),
-                        "  policyTypes: [Ingress]\n  ingress:\n    - ports:\n        - {port: http}\n");
+    std::vector<std::string> ranks, inference, cache;
+    for (const RankGroup& group : plan_.groups) {
+      ranks.push_back(group.name);
+      (group.command == "cache-rank" ? cache : inference).push_back(group.name);
+    }
+    std::string text = NetworkPolicy("router", "    - ports:\n        - {port: http}\n" + From(ranks, "grpc"));
+    for (const RankGroup& group : plan_.groups) {
+      const bool is_cache = group.command == "cache-rank";
+      absl::StrAppend(&text, "---\n",
+                      NetworkPolicy(group.name, From({"router"}, "grpc") + From(is_cache ? inference : cache, "")));
+    }
+    return text;
   }
 
   const DeployPlan& plan_;

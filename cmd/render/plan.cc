@@ -29,7 +29,7 @@ DeviceChoice AnyOf(const DeviceChoice& device) {
 
 RankGroup InferenceGroup(const UpOptions& options, int index, int first, int count) {
   InferenceProcessOptions rank = options.InferenceRank(index, {"router", 1});
-  rank.join = {};
+  rank.join = {.routers = {}, .discovery = options.discovery, .advertise = ""};
   rank.threads = rank.cache.threads = options.threads;
   rank.cache.memory_bytes = options.cache_memory_bytes;
   const int gpus = rank.device.kind == DeviceChoice::Kind::kCuda
@@ -46,7 +46,7 @@ RankGroup InferenceGroup(const UpOptions& options, int index, int first, int cou
 
 RankGroup CacheGroup(const UpOptions& options) {
   CacheProcessOptions rank = options.CacheRank(0, {"router", 1});
-  rank.join = {};
+  rank.join = {.routers = {}, .discovery = options.discovery, .advertise = ""};
   rank.cache.threads = options.threads;
   rank.cache.memory_bytes = options.cache_memory_bytes;
   const int gpus = rank.cache.device.kind == DeviceChoice::Kind::kCuda ? 1 : 0;

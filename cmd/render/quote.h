@@ -14,7 +14,7 @@ inline std::string YamlQuoted(std::string_view text) {
 }
 
 // One word of a shell: as it is where no character of it means anything there, else in single quotes.
-inline std::string ShellQuoted(std::string_view text) {
+inline std::string ShellWord(std::string_view text) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:,=@%+";
   if (!text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos) return std::string(text);
   return absl::StrCat("'", absl::StrReplaceAll(AbslSv(text), {{"'", "'\\''"}}), "'");

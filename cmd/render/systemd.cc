@@ -6,22 +6,46 @@
 namespace winnow {
 namespace {
 
-// A unit for each process of one machine, and a target that starts and stops them together.
+constexpr int kRankStopSeconds = 15;
+
+// Not MemoryDenyWriteExecute, as kernels and regular expressions are compiled at run time; not PrivateUsers nor
+// ProcSubset, as ranks of a machine read each other's memory and the sizes of the machine.
+constexpr char kSandbox[] = R"(NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+ProtectProc=invisible
+ProtectClock=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectControlGroups=yes
+PrivateTmp=yes
+RestrictNamespaces=yes
+RestrictSUIDSGID=yes
+RestrictRealtime=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK
+LockPersonality=yes
+SystemCallArchitectures=native
+CapabilityBoundingSet=
+UMask=0077
+)";
+
+// Of one machine: a unit of the router, a template for each kind of rank with a drop-in for what each rank has of its
+// own, and a target that starts and stops them together.
 class Units {
  public:
   Units(const DeployPlan& plan, const UpOptions& part, std::string folder, std::string header)
       : plan_(plan), part_(part), folder_(std::move(folder)), header_(std::move(header)) {
-    if (plan_.has_router) AddRouter();
     int process = 1;
     for (const RankGroup& group : plan_.groups) {
+      AddTemplate(group);
       for (int i = 0; i < group.count; ++i) AddRank(group, i, process++);
     }
-    std::string wants;
-    for (const RenderedFile& file : files_) {
-      absl::StrAppend(&wants, " ", file.path.substr(file.path.rfind('/') + 1));
-    }
-    Add(plan_.deploy.name + ".target", absl::StrCat("[Unit]\nDescription=Winnow cluster ", plan_.cluster, "\nWants=",
-                                                    wants.substr(1), "\n\n[Install]\nWantedBy=multi-user.target\n"));
+    if (plan_.has_router) AddRouter();
+    Add(plan_.deploy.name + ".target",
+        absl::StrCat("[Unit]\nDescription=Winnow cluster ", plan_.cluster, "\nWants=", absl::StrJoin(units_, " "),
+                     "\n\n[Install]\nWantedBy=multi-user.target\n"));
   }
   RenderedFiles Take() { return std::move(files_); }
 
@@ -35,60 +59,75 @@ class Units {
     return absl::StrReplaceAll(word, {{"%", "%%"}, {"$", "$$"}, {" ", "\\x20"}, {"\\", "\\\\"}});
   }
 
-  void AddUnit(const std::string& name, std::vector<std::string> command, const std::vector<std::string>& flags,
-               const std::string& after, int stop_seconds, int gpus) {
+  void AddUnit(const std::string& name, const std::string& description, std::vector<std::string> command,
+               const std::vector<std::string>& flags, const std::string& more, int stop_seconds, int gpus) {
     command.insert(command.begin(), "/usr/bin/winnow");
     command.push_back(absl::StrCat("--cluster=", plan_.cluster));
-    command.insert(command.end(), flags.begin(), flags.end());
-    for (std::string& word : command) word = Escape(word);
+    for (std::string& word : command) word = absl::StrReplaceAll(word, {{" ", "\\x20"}});
+    for (const std::string& flag : flags) command.push_back(Escape(flag));
     std::string text = absl::StrCat(
-        "[Unit]\nDescription=Winnow ", name, "\nPartOf=", plan_.deploy.name, ".target\nAfter=network-online.target",
-        after, "\nWants=network-online.target\n\n", "[Service]\nExecStart=", absl::StrJoin(command, " \\\n  "), "\n",
-        "Restart=always\nRestartSec=1\n",
-        "# A wrong command line is not mended by another start.\nRestartPreventExitStatus=2\n",
-        "KillSignal=SIGTERM\nTimeoutStopSec=", stop_seconds, "\nLimitNOFILE=65536\n", "LimitMEMLOCK=infinity\n");
-    if (plan_.deploy.memory_bytes > 0 && name != "router-0") {
-      absl::StrAppend(&text, "MemoryMax=", plan_.deploy.memory_bytes, "\n");
+        "[Unit]\nDescription=Winnow ", description, "\nPartOf=", plan_.deploy.name,
+        ".target\nAfter=", absl::StrJoin(After(name), " "),
+        "\nWants=network-online.target\n\n[Service]\nExecStart=", absl::StrJoin(command, " \\\n  "), "\n", more,
+        "Restart=always\nRestartSec=1\n"
+        "# A wrong command line is not mended by another start.\n"
+        "RestartPreventExitStatus=2\nTimeoutStopSec=",
+        stop_seconds, "\nLimitNOFILE=65536\nLimitMEMLOCK=infinity\n");
+    const DeployOptions& deploy = plan_.deploy;
+    if (deploy.memory_bytes > 0 && name != "router") {
+      absl::StrAppend(&text, "MemoryMax=", deploy.memory_bytes, "\n");
     }
-    if (plan_.deploy.cpus > 0 && name != "router-0")
-      absl::StrAppend(&text, "CPUQuota=", 100 * plan_.deploy.cpus, "%\n");
-    absl::StrAppend(&text, "DynamicUser=yes\nUser=", plan_.deploy.name,
-                    "\nNoNewPrivileges=yes\nProtectSystem=strict\nProtectHome=read-only\nPrivateTmp=yes\n",
-                    gpus > 0 ? "" : "PrivateDevices=yes\n",
-                    "ProtectKernelTunables=yes\nProtectKernelModules=yes\nProtectControlGroups=yes\n"
-                    "RestrictSUIDSGID=yes\nRestrictRealtime=yes\nLockPersonality=yes\n"
-                    "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK\nCapabilityBoundingSet=\n\n"
-                    "[Install]\nWantedBy=",
-                    plan_.deploy.name, ".target\n");
-    Add(absl::StrCat(plan_.deploy.name, "-", name, ".service"), text);
+    if (deploy.cpus > 0 && name != "router") absl::StrAppend(&text, "CPUQuota=", 100 * deploy.cpus, "%\n");
+    absl::StrAppend(
+        &text, "DynamicUser=yes\nUser=", deploy.name, "\n", kSandbox,
+        gpus > 0 ? "" : "PrivateDevices=yes\nSystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n",
+        "\n[Install]\nWantedBy=", deploy.name, ".target\n");
+    Add(absl::StrCat(deploy.name, "-", name, ".service"), text);
+  }
+
+  // Units stop in the reverse of the order in which they start: the router, which finishes answers, before the ranks.
+  // Ranks wait for it in any case.
+  std::vector<std::string> After(const std::string& name) const {
+    std::vector<std::string> after = {"network-online.target"};
+    if (name == "router") after.insert(after.end(), units_.begin(), units_.end());
+    return after;
   }
 
   void AddRouter() {
-    AddUnit("router-0",
+    AddUnit("router", "router",
             {"router", "--http=" + part_.http.ToString(), "--grpc=" + part_.grpc.ToString(),
              "--metrics=" + part_.metrics.ToString()},
             plan_.router_flags, "", plan_.stop_seconds, 0);
+    units_.push_back(plan_.deploy.name + "-router.service");
+  }
+
+  // "%i" is the instance: the rank's number.
+  void AddTemplate(const RankGroup& group) {
+    HostPort router = plan_.has_router ? part_.grpc : part_.part.router;
+    if (IsWildcardHost(router.host)) router.host = part_.part.host.empty() ? "127.0.0.1" : part_.part.host;
+    std::vector<std::string> command = {group.command, absl::StrCat("--rank=", group.name, "-%i"),
+                                        "--router=" + router.ToString()};
+    if (!part_.part.host.empty()) command.push_back(absl::StrCat("--grpc=", HostPort{part_.part.host, 0}.ToString()));
+    std::vector<std::string> flags = group.flags;
+    if (group.gpus > 0) std::erase(flags, "--device=cuda");
+    AddUnit(group.name + "@", absl::StrCat(group.name, "-%i"), std::move(command), flags,
+            "# Ranks of the manifest have a fixed port, in a drop-in.\nEnvironment=WINNOW_METRICS=127.0.0.1:0\n",
+            kRankStopSeconds, group.gpus);
   }
 
   void AddRank(const RankGroup& group, int index, int process) {
-    const std::string name = absl::StrCat(group.name, "-", group.first + index);
-    HostPort router = plan_.has_router ? part_.grpc : part_.part.router;
-    if (IsWildcardHost(router.host)) router.host = part_.part.host.empty() ? "127.0.0.1" : part_.part.host;
-    std::vector<std::string> command = {group.command, "--rank=" + name, "--router=" + router.ToString(),
-                                        "--metrics=" + part_.MetricsAddress(process).ToString()};
-    if (!part_.part.host.empty()) command.push_back(absl::StrCat("--grpc=", HostPort{part_.part.host, 0}.ToString()));
-    std::vector<std::string> flags = group.flags;
+    const std::string unit = absl::StrCat(plan_.deploy.name, "-", group.name, "@", group.first + index, ".service");
+    std::string own =
+        absl::StrCat("[Service]\nEnvironment=WINNOW_METRICS=", part_.MetricsAddress(process).ToString(), "\n");
     if (group.gpus > 0) {
-      std::string gpus;
       const int first =
           (group.command == "cache-rank" ? part_.cache_device : part_.device).ordinal + index * group.gpus;
-      for (int i = 0; i < group.gpus; ++i) absl::StrAppend(&gpus, i == 0 ? "" : ",", first + i);
-      std::erase(flags, "--device=cuda");
-      flags.push_back("--device=cuda:" + gpus);
+      absl::StrAppend(&own, "Environment=WINNOW_DEVICE=cuda:", first);
+      for (int i = 1; i < group.gpus; ++i) absl::StrAppend(&own, ",", first + i);
+      absl::StrAppend(&own, "\n");
     }
-    const std::string after =
-        plan_.has_router ? absl::StrCat(" ", plan_.deploy.name, "-router-0.service") : std::string();
-    AddUnit(name, std::move(command), flags, after, 15, group.gpus);
+    Add(unit + ".d/rank.conf", own);
+    units_.push_back(unit);
   }
 
   const DeployPlan& plan_;
@@ -96,6 +135,7 @@ class Units {
   const std::string folder_;
   const std::string header_;
   RenderedFiles files_;
+  std::vector<std::string> units_;
 };
 
 }  // namespace

@@ -1,11 +1,9 @@
 #include "cmd/role/cache_host.h"
 
-#include <algorithm>
-
-#include "absl/strings/str_format.h"
 #include "cache_rank/select/device/device_batch_selector.h"
 #include "cache_rank/select/predictor/query_projection.h"
 #include "cache_rank/step/device/gpu_lanes.h"
+#include "cmd/role/cache_memory.h"
 #include "cmd/role/machine.h"
 #include "kernels/cuda/plugin.h"
 #include "kernels/kernel_table.h"
@@ -15,36 +13,6 @@
 
 namespace winnow {
 namespace {
-
-// Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
-constexpr double kAutomaticShare = 0.3;
-
-std::string Gib(int64_t bytes) {
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / 1073741824.0);
-}
-
-// Memory for KV blocks, beside a fast tier and the weights that queries are projected with.
-absl::StatusOr<int64_t> PlanMemory(const CacheOptions& options, int64_t weight_bytes) {
-  const int64_t free_bytes = FreeMemoryBytes();
-  const int64_t left =
-      std::max<int64_t>(free_bytes - weight_bytes - options.fast_memory_bytes - options.device_host_memory_bytes, 0);
-  const int64_t wanted = options.memory_bytes > 0 ? options.memory_bytes
-                                                  : static_cast<int64_t>(kAutomaticShare * static_cast<double>(left));
-  std::string others;
-  if (options.fast_memory_bytes > 0) absl::StrAppend(&others, " + ", Gib(options.fast_memory_bytes), " of fast tier");
-  if (options.device_host_memory_bytes > 0) {
-    absl::StrAppend(&others, " + ", Gib(options.device_host_memory_bytes), " for rows that the GPU pushes");
-  }
-  if (weight_bytes > 0) absl::StrAppend(&others, " + ", Gib(weight_bytes), " for query projections");
-  const std::string plan = absl::StrCat(Gib(wanted), " for KV blocks", others, " of ", Gib(free_bytes), " free");
-  if (wanted > left) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("memory does not fit: ", plan, "; lower --memory (or --cache-memory of `winnow up`)"));
-  }
-  if (wanted == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
-  spdlog::info("memory plan: {}", plan);
-  return wanted;
-}
 
 // Of the GPU's memory, what the index of sequences without a lane takes beside lanes.
 size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
@@ -84,13 +52,14 @@ absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
-                                                             std::unique_ptr<Transport> transport) {
+                                                             std::unique_ptr<Transport> transport, SpanSink* spans) {
   int64_t weight_bytes = 0;
   if (!options.model.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const size_t bytes, QueryProjection::BytesNeeded(options.model, options.compute));
     weight_bytes = static_cast<int64_t>(bytes);
   }
-  WINNOW_ASSIGN_OR_RETURN(const int64_t memory_bytes, PlanMemory(options, weight_bytes));
+  WINNOW_ASSIGN_OR_RETURN(const CacheMemoryPlan memory, PlanCacheMemory(options, weight_bytes, FreeMemoryBytes()));
+  spdlog::info("memory plan: {}", memory.ToString());
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels());
   CacheRank::Options rank;
   if (!options.model.empty()) {
@@ -98,11 +67,12 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
                                                                    ResolveThreads(options.threads)));
   }
   rank.identity = identity;
+  rank.spans = spans;
   rank.num_threads = ResolveThreads(options.threads);
-  rank.data_plane.memory_bytes = static_cast<size_t>(memory_bytes);
+  rank.data_plane.memory_bytes = static_cast<size_t>(memory.kv_bytes);
   rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
-  const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory_bytes;
+  const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory.kv_bytes;
   rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
   const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
   if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());

@@ -14,9 +14,11 @@ namespace winnow {
 // A cache rank in this process, alone or beside an inference rank.
 class CacheHost {
  public:
-  // RESOURCE_EXHAUSTED, with the arithmetic, when the memory for KV is more than there is.
+  // RESOURCE_EXHAUSTED, with the arithmetic, when the memory for KV is more than there is. `spans`: of traced
+  // sequences, or null.
   static absl::StatusOr<std::unique_ptr<CacheHost>> Create(const CacheOptions& options, const v1::Identity& identity,
-                                                           std::unique_ptr<Transport> transport);
+                                                           std::unique_ptr<Transport> transport,
+                                                           SpanSink* spans = nullptr);
 
   CacheRank& rank() { return *rank_; }
   std::vector<NamedService> services() const;

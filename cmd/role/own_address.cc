@@ -56,6 +56,15 @@ absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise, cons
   return address.ToString();
 }
 
+absl::StatusOr<std::string> PublishedAddress(const std::string& advertise, const HostPort& listen,
+                                             const HostPort& registry) {
+  absl::StatusOr<std::string> address = AdvertisedAddress(advertise, listen, registry);
+  if (!absl::IsFailedPrecondition(address.status())) return address;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "this router listens on ", listen.ToString(), ", and ranks that find it in the registry at ", registry.ToString(),
+      " could not reach it there: set --grpc to an address of this machine, or --advertise"));
+}
+
 absl::Status CheckAdvertise(const std::string& advertise) {
   if (advertise.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> address = ParseAdvertise(advertise);

@@ -21,6 +21,11 @@ absl::StatusOr<HostPort> ListenAddress(const HostPort& wanted, const std::vector
 absl::StatusOr<std::string> AdvertisedAddress(const std::string& advertise, const HostPort& listen,
                                               const HostPort& router);
 
+// What a router publishes in the registry at a numeric address: as above. FAILED_PRECONDITION when only this machine
+// would reach it there while the registry is on another.
+absl::StatusOr<std::string> PublishedAddress(const std::string& advertise, const HostPort& listen,
+                                             const HostPort& registry);
+
 // INVALID_ARGUMENT for what --advertise cannot be.
 absl::Status CheckAdvertise(const std::string& advertise);
 

@@ -11,6 +11,8 @@
 #include "absl/strings/strip.h"
 #include "cmd/role/interruptible_start.h"
 #include "cmd/role/own_address.h"
+#include "cmd/role/registry_metrics.h"
+#include "cmd/role/span_export.h"
 #include "common/base/descriptor_limit.h"
 #include "common/base/stop_signals.h"
 #include "common/config/host_address.h"
@@ -40,9 +42,7 @@ PeerRole PeerRoleOf(v1::Role role) {
   }
 }
 
-absl::StatusOr<Credentials> LoadCredentials(std::string_view role_name, v1::Role role,
-                                            const SecurityOptions& security) {
-  WINNOW_ASSIGN_OR_RETURN(const TlsFiles files, security.FilesFor(role_name));
+absl::StatusOr<Credentials> LoadCredentials(const TlsFiles& files, v1::Role role) {
   if (files.empty()) return Credentials();
   absl::StatusOr<Credentials> credentials = Credentials::Load(files);
   if (!credentials.ok()) return Annotate(credentials.status(), "--tls-cert, --tls-key, --tls-ca");
@@ -85,15 +85,26 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
   process->start_ = std::make_unique<InterruptibleStart>();
   ProcessOptions& listen = process->options_;
-  WINNOW_ASSIGN_OR_RETURN(listen.grpc, ListenAddress(options.grpc, process->join_.routers));
-  WINNOW_ASSIGN_OR_RETURN(listen.metrics, ListenAddress(options.metrics, process->join_.routers));
-  WINNOW_ASSIGN_OR_RETURN(process->credentials_, LoadCredentials(role_name, role, options.security));
+  WINNOW_ASSIGN_OR_RETURN(listen.grpc, ListenAddress(options.grpc, process->join_.Landmarks()));
+  WINNOW_ASSIGN_OR_RETURN(listen.metrics, ListenAddress(options.metrics, process->join_.Landmarks()));
+  WINNOW_ASSIGN_OR_RETURN(process->tls_, options.security.FilesFor(role_name));
+  WINNOW_ASSIGN_OR_RETURN(process->credentials_, LoadCredentials(process->tls_, role));
+  if (const auto& registry = process->join_.discovery.registry;
+      registry && registry->encrypted && process->tls_.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--registry=", registry->ToString(), " needs --tls-cert, --tls-key and --tls-ca"));
+  }
   WINNOW_RETURN_IF_ERROR(options.security.CheckExposure("grpc", listen.grpc, process->credentials_.encrypted()));
   WINNOW_ASSIGN_OR_RETURN(ReservedAddress reserved, ReservedAddress::Reserve(listen.grpc.ToString()));
   process->reserved_ = std::make_unique<ReservedAddress>(std::move(reserved));
   process->identity_ = MakeIdentity(options.cluster, role, options.rank);
   process->identity_.set_address(process->reserved_->address());
   process->metrics_->AddProcessMetrics();
+  WINNOW_ASSIGN_OR_RETURN(process->spans_, NewSpanExporter(options.tracing, role_name, process->identity_));
+  if (process->spans_ != nullptr) {
+    process->metrics_->AddSource(
+        [spans = process->spans_.get()](FamilyWriter& writer) { WriteMetrics(spans->counters(), writer); });
+  }
   spdlog::info("winnow {} starts as {} with {{{}}}", Version(), ToString(process->identity_),
                absl::StrReplaceAll(absl::StripSuffix(process->options_yaml_, "\n"), {{"\n", ", "}}));
   return process;
@@ -145,6 +156,10 @@ absl::Status RoleProcess::Ready() {
 }
 
 absl::Status RoleProcess::Localize(const HostPort& router, v1::RegisterRequest& registration) const {
+  // A router takes whoever comes last for the latest start.
+  if (const RegistryPresence* registry = joined_registry_; registry != nullptr && !registry->Holds()) {
+    return absl::UnavailableError("the registry has not said yet whether this start still has its name");
+  }
   WINNOW_ASSIGN_OR_RETURN(const HostPort grpc, ParseHostPort(identity_.address()));
   WINNOW_ASSIGN_OR_RETURN(std::string address, AdvertisedAddress(join_.advertise, grpc, router));
   WINNOW_ASSIGN_OR_RETURN(const HostPort advertised, ParseHostPort(address));
@@ -156,7 +171,56 @@ absl::Status RoleProcess::Localize(const HostPort& router, v1::RegisterRequest& 
   return absl::OkStatus();
 }
 
+void RoleProcess::Publish(std::vector<RecordMaker> records) {
+  if (!join_.discovery.registry) return;
+  RegistryPresence::Options options;
+  options.registry = *join_.discovery.registry;
+  options.tls = tls_;
+  options.cluster = options_.cluster;
+  options.lease = std::chrono::duration_cast<std::chrono::seconds>(join_.discovery.lease);
+  options.records = [records =
+                         std::move(records)](const HostPort& endpoint) -> absl::StatusOr<std::vector<RegistryRecord>> {
+    std::vector<RegistryRecord> made;
+    for (const RecordMaker& make : records) {
+      WINNOW_ASSIGN_OR_RETURN(made.emplace_back(), make(endpoint));
+    }
+    return made;
+  };
+  if (!memberships_.empty()) {
+    options.on_routers = [this](const std::vector<HostPort>& routers) {
+      for (const auto& membership : memberships_) membership->SetDiscovered(routers);
+    };
+  }
+  options.on_refused = [this](const absl::Status& status) { Fail(status); };
+  presence_ = std::make_unique<RegistryPresence>(std::move(options));
+  joined_registry_ = presence_.get();
+  metrics_->AddSource([this](FamilyWriter& writer) { WriteMetrics(presence_->state(), writer); });
+}
+
+void RoleProcess::PublishRouter(const std::string& http_address) {
+  Publish({[this, http_address](const HostPort& endpoint) -> absl::StatusOr<RegistryRecord> {
+    WINNOW_ASSIGN_OR_RETURN(const HostPort grpc, ParseHostPort(identity_.address()));
+    WINNOW_ASSIGN_OR_RETURN(const std::string address, PublishedAddress(join_.advertise, grpc, endpoint));
+    WINNOW_ASSIGN_OR_RETURN(const HostPort published, ParseHostPort(address));
+    WINNOW_ASSIGN_OR_RETURN(HostPort http, ParseHostPort(http_address));
+    if (IsWildcardHost(http.host)) http.host = published.host;
+    return RegistryRecord{v1::ROLE_ROUTER, identity_.rank(), identity_.incarnation(), address, http.ToString()};
+  }});
+}
+
 void RoleProcess::Join(std::vector<Membership> memberships) {
+  std::vector<RecordMaker> records;
+  for (const Membership& membership : memberships) {
+    records.push_back([this, identity = membership.registration.identity()](
+                          const HostPort& endpoint) -> absl::StatusOr<RegistryRecord> {
+      WINNOW_ASSIGN_OR_RETURN(const HostPort grpc, ParseHostPort(identity_.address()));
+      const absl::StatusOr<std::string> address = AdvertisedAddress(join_.advertise, grpc, endpoint);
+      if (absl::IsUnavailable(address.status())) return address.status();
+      // Each router is told where it reaches the rank; here it is for people to read.
+      return RegistryRecord{identity.role(), identity.rank(), identity.incarnation(), address.value_or(grpc.ToString()),
+                            ""};
+    });
+  }
   {
     const std::lock_guard lock(mutex_);
     standing_.assign(memberships.size(), false);
@@ -177,8 +241,9 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
       server_->SetServing(all && !stopped_serving_);
       if (all) report_.Ready();
     };
-    memberships_.push_back(std::make_unique<RouterMemberships>(join_.routers, std::move(options)));
+    memberships_.push_back(std::make_unique<RouterMemberships>(join_.Routers(), std::move(options)));
   }
+  Publish(std::move(records));
 }
 
 void RoleProcess::StopServing() {
@@ -188,6 +253,7 @@ void RoleProcess::StopServing() {
 }
 
 void RoleProcess::Leave() {
+  if (presence_ != nullptr) presence_->Leave();
   memberships_.clear();
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 #include <pthread.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -12,11 +13,13 @@
 #include "cmd/role/parent_report.h"
 #include "cmd/role/process_http.h"
 #include "common/base/status.h"
+#include "common/discovery/registry_presence.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/admin_service.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/router_memberships.h"
 #include "common/rpc/rpc_server.h"
+#include "common/tracing/span_exporter.h"
 #include "winnow/v1/identity.pb.h"
 
 namespace winnow {
@@ -26,7 +29,7 @@ class RoleProcess {
  public:
   // Call it first in main, before other threads exist: it starts the log and blocks the stop signals in all threads to
   // come. Until Serve they end the process at once. FAILED_PRECONDITION where the process may open fewer files than a
-  // role needs, or would listen where other machines reach it without TLS. `join`: of ranks.
+  // role needs, or would listen where other machines reach it without TLS.
   static absl::StatusOr<std::unique_ptr<RoleProcess>> Begin(const char* role_name, v1::Role role,
                                                             const ProcessOptions& options, std::string options_yaml,
                                                             JoinOptions join = {});
@@ -37,6 +40,8 @@ class RoleProcess {
   // Of this process, for its server and for channels to others.
   const Credentials& credentials() const { return credentials_; }
   MetricsRegistry& metrics() { return *metrics_; }
+  // Where spans of traced requests go; null without --otlp-endpoint. It lives as long as the process.
+  SpanSink* spans() { return spans_.get(); }
   std::string metrics_address() const { return http_->address(); }
   RpcServer& server() { return *server_; }
   ParentReport& report() { return report_; }
@@ -59,12 +64,15 @@ class RoleProcess {
     v1::RegisterRequest registration;
     std::function<v1::RankLoad()> load;
   };
-  // Registers with a router and stays registered. While every membership stands, the server's health is SERVING; the
-  // first time is reported as readiness. A refusal is a Fail.
+  // Registers with the routers, those in the registry among them, and stays registered. While every membership stands,
+  // the server's health is SERVING; the first time is reported as readiness. A refusal is a Fail, and so is it when a
+  // later start of the process has taken its place in the registry.
   void Join(std::vector<Membership> memberships);
+  // Of a router: lets ranks find it in the registry, where there is one.
+  void PublishRouter(const std::string& http_address);
   // Health is NOT_SERVING, and /ready 503, from now on, whatever the memberships say. Any thread.
   void StopServing();
-  // Tells the router goodbye, so that no new work comes.
+  // Tells registry and routers goodbye, so that no new work comes.
   void Leave();
 
   // Until SIGINT or SIGTERM (OK) or Fail (its status). `tick`, if there is one, is called every 100 ms. On the thread
@@ -83,14 +91,18 @@ class RoleProcess {
   absl::Status Ready();
   // Completes a registration with the addresses at which the router reaches this process.
   absl::Status Localize(const HostPort& router, v1::RegisterRequest& registration) const;
+  using RecordMaker = std::function<absl::StatusOr<RegistryRecord>(const HostPort& endpoint)>;
+  void Publish(std::vector<RecordMaker> records);
 
   ProcessOptions options_;  // with the hosts that it listens on
   const JoinOptions join_;
   const std::string options_yaml_;
   v1::Identity identity_;
   Credentials credentials_;
+  TlsFiles tls_;  // of the credentials
   uint64_t descriptor_limit_ = 0;
   ParentReport report_;
+  std::unique_ptr<SpanExporter> spans_;  // may be null
   const std::shared_ptr<MetricsRegistry> metrics_;
   std::unique_ptr<class ReservedAddress> reserved_;
   const pthread_t main_thread_ = pthread_self();
@@ -107,7 +119,9 @@ class RoleProcess {
   std::vector<bool> standing_;  // by membership
   bool stopped_serving_ = false;
 
-  std::vector<std::unique_ptr<RouterMemberships>> memberships_;  // their threads use what is above
+  std::vector<std::unique_ptr<RouterMemberships>> memberships_;     // their threads use what is above
+  std::unique_ptr<RegistryPresence> presence_;                      // its thread uses the memberships
+  std::atomic<const RegistryPresence*> joined_registry_ = nullptr;  // the same, for the memberships' threads
 };
 
 }  // namespace winnow

@@ -11,9 +11,9 @@ struct Advice {
 };
 
 constexpr Advice kAdvice[] = {
-    {"memory does not fit",
-     "ask for less with --cache-memory, --slot-memory, --max-context or --max-running; `winnow doctor` says what is "
-     "free"},
+    {"not fit",
+     "ask for less with --cache-memory, --slot-memory, --max-context or --max-running; `winnow plan` says what would "
+     "fit"},
     {"in use",
      "stop what listens there, or name other ports with --http, --grpc and --metrics (port 0 takes a free one)"},
     {"rchitecture", "README.md lists the architectures that are served"},

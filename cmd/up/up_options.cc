@@ -17,6 +17,7 @@ namespace winnow {
 
 void UpOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
+  discovery.Declare(fields);
   fields.Folder(
       "model", &model,
       absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
@@ -70,6 +71,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareResumeGrace(fields, &resume_grace);
   DeclareApiKeys(fields, &api_keys);
   security.Declare(fields);
+  DeclareDataPlane(fields, &data_plane);
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
@@ -85,6 +87,7 @@ void UpOptions::Declare(Fields& fields) {
   DeclareDrainDelay(fields, &drain_delay);
   DeclareStopGrace(fields, &stop_grace);
   log.Declare(fields, "Of all processes");
+  tracing.Declare(fields);
   reports.Declare(fields);
 }
 
@@ -131,6 +134,7 @@ absl::Status UpOptions::CheckConsistency() const {
 
 absl::Status UpOptions::CheckExposure() const {
   WINNOW_ASSIGN_OR_RETURN(const TlsFiles files, security.FilesFor(""));
+  WINNOW_RETURN_IF_ERROR(CheckDataPlane(data_plane, !files.empty()));
   if (part.has_router) {
     WINNOW_RETURN_IF_ERROR(security.CheckExposure("http", http, !http_tls.files.empty()));
     WINNOW_RETURN_IF_ERROR(security.CheckExposure("grpc", grpc, !files.empty()));
@@ -201,7 +205,9 @@ RouterProcessOptions UpOptions::Router() const {
   options.process.metrics = MetricsAddress(0);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
+  options.discovery = discovery;
   options.model = model;
   options.model_id = model_id;
   options.http = http;
@@ -226,12 +232,15 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.process.metrics = MetricsAddress(1 + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
+  options.join.discovery = discovery;
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
   options.decode_prefill_tokens = decode_prefill_tokens;
   options.transport = transport;
+  options.data_plane = data_plane;
   options.select_in_place = select_in_place;
   options.device = device;
   // GPUs of its own: two processes on one would take turns.
@@ -263,8 +272,11 @@ CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) cons
   options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
   options.process.security = security;
   options.process.log = log;
+  options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
   options.join.routers = {router};
+  options.join.discovery = discovery;
+  options.data_plane = data_plane;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;

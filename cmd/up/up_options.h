@@ -16,6 +16,7 @@ struct UpOptions {
   ClusterPart part;  // as file and node say
 
   std::string cluster = "local";
+  DiscoveryOptions discovery;
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};
@@ -44,6 +45,7 @@ struct UpOptions {
   std::chrono::microseconds resume_grace{30'000'000};
   std::string api_keys;
   SecurityOptions security;
+  DataPlaneMode data_plane = DataPlaneMode::kAuto;
   PlacementFlags placement;
   uint32_t max_queue = 1024;
   int threads = 0;
@@ -57,6 +59,7 @@ struct UpOptions {
   std::chrono::microseconds drain_delay{0};
   std::chrono::microseconds stop_grace = kStopGrace;
   LogFlags log;
+  TracingFlags tracing;
   RequestReportFlags reports;
 
   void Declare(Fields& fields);

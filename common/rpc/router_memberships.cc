@@ -26,7 +26,7 @@ RouterMemberships::~RouterMemberships() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  stopped_.notify_all();
+  wake_.notify_all();
   thread_.join();
   std::map<std::string, Member> members;
   {
@@ -44,14 +44,28 @@ void RouterMemberships::Run() {
     if (addresses.empty() && !std::exchange(complained, true)) spdlog::warn("no address of a router is known yet");
     Follow(addresses);
     lock.lock();
-    stopped_.wait_for(lock, members_.empty() ? kFirstResolveInterval : kResolveInterval,
-                      [this] { return stop_ || refused_; });
+    wake_.wait_for(lock, members_.empty() ? kFirstResolveInterval : kResolveInterval,
+                   [this] { return stop_ || refused_ || std::exchange(discovery_changed_, false); });
   }
 }
 
+void RouterMemberships::SetDiscovered(std::vector<HostPort> routers) {
+  {
+    const std::lock_guard lock(mutex_);
+    discovered_ = std::move(routers);
+    discovery_changed_ = true;
+  }
+  wake_.notify_all();
+}
+
 std::vector<HostPort> RouterMemberships::Resolve() {
+  std::vector<HostPort> routers = routers_;
+  {
+    const std::lock_guard lock(mutex_);
+    routers.insert(routers.end(), discovered_.begin(), discovered_.end());
+  }
   std::vector<HostPort> all;
-  for (const HostPort& router : routers_) {
+  for (const HostPort& router : routers) {
     absl::StatusOr<std::vector<HostPort>> addresses = ResolveHost(router);
     if (!addresses.ok()) continue;
     const bool v6 = !addresses->empty() && IsIpv6(addresses->front());
@@ -106,7 +120,7 @@ void RouterMemberships::Refused(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     if (std::exchange(refused_, true)) return;
   }
-  stopped_.notify_all();
+  wake_.notify_all();
   if (options_.on_refused) options_.on_refused(status);
 }
 

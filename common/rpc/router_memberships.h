@@ -15,8 +15,8 @@
 namespace winnow {
 
 // Keeps a rank in the tables of all routers, so that any of them may send it requests: one MembershipClient for each
-// address that the names of the routers have, found anew every few seconds. The rank serves while it does by the word
-// of any router.
+// address that the names of the routers have, found anew every few seconds, and for each that SetDiscovered names. The
+// rank serves while it does by the word of any router.
 class RouterMemberships {
  public:
   // `options.router` is not read. on_serving and on_refused are called as if there were one router; a refusal by any is
@@ -24,6 +24,10 @@ class RouterMemberships {
   RouterMemberships(std::vector<HostPort> routers, MembershipClient::Options options);
   // Leaves all of them.
   ~RouterMemberships();
+
+  // Routers beside the named ones, in the place of those of the last call. One that is not there any more is left once
+  // it is silent. Any thread.
+  void SetDiscovered(std::vector<HostPort> routers);
 
  private:
   struct Member {
@@ -44,8 +48,10 @@ class RouterMemberships {
   const MembershipClient::Options options_;
 
   std::mutex mutex_;
-  std::condition_variable stopped_;
+  std::condition_variable wake_;
   // Guarded by mutex_.
+  std::vector<HostPort> discovered_;
+  bool discovery_changed_ = false;
   std::map<std::string, Member> members_;  // by address
   bool serving_ = false;
   bool refused_ = false;

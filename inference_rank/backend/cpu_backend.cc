@@ -2,23 +2,13 @@
 
 #include <algorithm>
 
+#include "inference_rank/backend/cpu_memory.h"
 #include "kernels/kernel_table.h"
 #include "model/transformer.h"
 #include "model/weights/weights.h"
 
 namespace winnow {
 namespace {
-
-uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_tokens) {
-  const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
-  // The residual twice: of decode rows, and of a chunk between two layers.
-  const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
-                              2ull * config.max_dense_mlp_features() +
-                              config.num_kv_heads * config.kv_layout(Dtype::kF32).row.elements(config.head_dim);
-  return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float) +
-         ExpertMlp::ActivationBytes(config, static_cast<int>(rows)) +
-         LatentAttention::ActivationBytes(config, static_cast<int>(rows));
-}
 
 class CpuBackend final : public Backend {
  public:
@@ -32,13 +22,8 @@ class CpuBackend final : public Backend {
     const absl::StatusOr<const KernelTable*> kernels = CpuKernels(isa);
     if (!kernels.ok()) return Annotate(kernels.status(), "--isa");
     backend->kernels_ = *kernels;
-    WINNOW_ASSIGN_OR_RETURN(const TensorView embedding, options.checkpoint->Find("model.embed_tokens.weight"));
-    MemoryNeeds needs = options.needs;
-    const Dtype embedding_dtype = WeightDtype(embedding.dtype).value_or(Dtype::kF32);
-    needs.weights_bytes =
-        ComputeWeightMemory(config, options.compute_dtype, embedding_dtype, options.checkpoint.get()).total_bytes();
-    needs.activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens);
-    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
+    WINNOW_RETURN_IF_ERROR(options.checkpoint->Find("model.embed_tokens.weight").status());
+    const MemoryNeeds needs = CpuMemoryNeeds(options);
     WINNOW_ASSIGN_OR_RETURN(backend->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
     backend->row_bytes_ = needs.layout.row_bytes();
     backend->executor_ = backend->kernels_->new_executor(num_threads);

@@ -8,15 +8,13 @@
 #include "inference_rank/backend/cuda_forward.h"
 #include "inference_rank/backend/cuda_lane_group.h"
 #include "inference_rank/backend/cuda_local_step.h"
+#include "inference_rank/backend/cuda_memory.h"
 #include "inference_rank/backend/sharded_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
 namespace {
-
-// For CUDA itself: kernels, cuBLASLt's, page tables.
-constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
 
 absl::Status CheckDtypes(Dtype compute, Dtype kv) {
   if (compute != Dtype::kBf16 && compute != Dtype::kF8) {
@@ -57,7 +55,7 @@ class CudaBackend final : public Backend {
     WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
     WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());
     WINNOW_RETURN_IF_ERROR(backend->Open(ordinals));
-    WINNOW_RETURN_IF_ERROR(backend->Plan(options, weights));
+    WINNOW_RETURN_IF_ERROR(backend->Plan(options));
     WINNOW_RETURN_IF_ERROR(backend->Load(options, weights));
     return backend;
   }
@@ -71,12 +69,12 @@ class CudaBackend final : public Backend {
     for (const Gpu& gpu : gpus_) {
       parts.push_back({.rows = static_cast<std::byte*>(gpu.slots->data()), .mover = &gpu.forward->row_mover()});
     }
-    return SlotPool::OnDevices(forward_options_.row_bytes, memory_plan_.slot_pages, std::move(parts));
+    return SlotPool::OnDevices(plan_.forward.row_bytes, memory_plan_.slot_pages, std::move(parts));
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
   StepClient* step_client() override { return local_step_.get(); }
   absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard& shard) override {
-    WINNOW_RETURN_IF_ERROR(lane_shape_.status());
+    WINNOW_RETURN_IF_ERROR(plan_.lane.status());
     const ModelConfig& config = gpus_[0].forward->layers().config();
     if (shard.num_layers != config.num_layers) {
       return absl::FailedPreconditionError("the cache rank holds a part of the layers, and a lane carries all");
@@ -87,14 +85,14 @@ class CudaBackend final : public Backend {
           config.num_kv_heads, ", and a lane carries those of one GPU to one cache rank"));
     }
     const Gpu& gpu = gpus_[shard.first_kv_head / config.num_kv_heads];
-    DecodeLaneShape shape = *lane_shape_;
+    DecodeLaneShape shape = *plan_.lane;
     shape.shard = shard;
     std::shared_ptr<CudaLaneGroup> group = lanes_;
     if (group == nullptr) {
       CudaLaneGroup::RunOnGpus run;
       if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
       WINNOW_ASSIGN_OR_RETURN(
-          group, CudaLaneGroup::Create(*gpu.device, *gpu.forward, *gpu.slots, *lane_shape_, std::move(run)));
+          group, CudaLaneGroup::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.lane, std::move(run)));
       // Lanes of several GPUs join those of the cache ranks that hold the rest of the same sequences.
       if (sharded_ == nullptr) lanes_ = group;
     }
@@ -166,101 +164,20 @@ class CudaBackend final : public Backend {
     return absl::OkStatus();
   }
 
-  absl::Status Plan(const BackendOptions& options, const DeviceWeightOptions& weight_options) {
-    forward_options_ = {
-        .max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
-        .max_list_rows = options.max_context_tokens + kBlockTokens,
-        .row_bytes = options.needs.layout.row_bytes(),
-        .boxes = no_peers_.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
-    };
-    const ModelConfig config = ShardConfig(*options.config, weight_options.shard);
-    PlanLane(options, config);
-    PlanLocalStep(options, config);
-    MemoryNeeds needs = options.needs;
-    needs.parts = num_shards();
-    needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
-    needs.weights_bytes = DeviceWeightBytes(*table_, *options.config, weight_options);
-    needs.activation_bytes = CudaForward::ActivationBytes(*table_, config, num_shards(), forward_options_);
-    if (local_shape_.has_value()) {
-      needs.activation_bytes += CudaLocalStep::DeviceBytes(*table_, *local_shape_);
-      if (local_shape_->selection.has_value()) {
-        needs.selects_in_place = LocalSelection::Serves(*table_, *local_shape_->selection, needs.selection).ok() &&
-                                 !IsDense(needs.selection);
-        needs.index_bytes_per_row = LocalSelection::IndexBytesPerRow(*local_shape_->selection);
-      }
-    }
-    if (lane_shape_.ok()) needs.activation_bytes += CudaLaneGroup::DeviceBytes(*lane_shape_, config, num_shards());
-    needs.memory_name = absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
-    needs.is_exclusive = true;
-    // A chunk's piece goes through all layers: it reads all weights, which alone takes most of what a target leaves.
-    if (options.paces_prompts && needs.prefill_mode == PrefillMode::kAuto) needs.prefill_mode = PrefillMode::kLayered;
+  absl::Status Plan(const BackendOptions& options) {
+    plan_ = PlanCudaRank(*table_, options, num_shards(), no_peers_);
+    plan_.needs.memory_name =
+        absl::StrCat(gpus_.size() > 1 ? "the memory of each of " : "the memory of ", Ordinals(gpus_));
     uint64_t free = std::numeric_limits<uint64_t>::max();
     for (const Gpu& gpu : gpus_) free = std::min<uint64_t>(free, gpu.device->info().free_bytes);
-    WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(needs, free > kReservedBytes ? free - kReservedBytes : 0));
-    forward_options_.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
+    WINNOW_ASSIGN_OR_RETURN(memory_plan_, PlanMemory(plan_.needs, UsableGpuBytes(free)));
+    plan_.forward.num_slots = memory_plan_.slot_pages * kSlotPageTokens;
     return absl::OkStatus();
   }
 
-  // Of one GPU alone.
-  void PlanLocalStep(const BackendOptions& options, const ModelConfig& config) {
-    if (gpus_.size() > 1) return;
-    local_shape_ = CudaLocalStep::Shape{
-        .layout = options.needs.layout,
-        .max_rows = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows)),
-        .hidden_size = static_cast<int>(config.hidden_size),
-        .vocab_size = static_cast<int>(config.vocab_size),
-        .max_context_tokens = options.max_context_tokens};
-    if (SelectsInPlace(options)) {
-      local_shape_->selection = LocalSelection::Shape{.layout = local_shape_->layout,
-                                                      .max_rows = local_shape_->max_rows,
-                                                      .hidden_size = local_shape_->hidden_size,
-                                                      .max_context_tokens = local_shape_->max_context_tokens,
-                                                      .selection = options.needs.selection};
-    }
-    forward_options_.lane_list_rows =
-        std::max(forward_options_.lane_list_rows, CudaLocalStep::MaxListRows(*local_shape_));
-  }
-
-  // By itself where no cache rank's GPU could.
-  bool SelectsInPlace(const BackendOptions& options) const {
-    if (options.selects_in_place.has_value()) return *options.selects_in_place;
-    return !options.offers_lanes || table_->device_count() < 2;
-  }
-
-  // `config`: of a GPU's part.
-  void PlanLane(const BackendOptions& options, const ModelConfig& config) {
-    if (!options.offers_lanes) return;
-    if (!no_peers_.ok()) {
-      lane_shape_ = absl::FailedPreconditionError(
-          absl::StrCat("the inference rank's GPUs add up through host memory: ", no_peers_.message()));
-      return;
-    }
-    if (gpus_.size() > 1 && !options.needs.selection.head_budgets.empty()) {
-      lane_shape_ = absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");
-      return;
-    }
-    if (table_->device_count() < 2) {
-      lane_shape_ = absl::FailedPreconditionError("there is one GPU alone");
-      return;
-    }
-    const int seats = static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
-    lane_shape_ = CudaLaneGroup::Complete({.spec = options.needs.selection,
-                                           .max_rows = seats,
-                                           .hidden_size = 0,
-                                           .max_positions = options.max_context_tokens,
-                                           .pages_per_list = 0,
-                                           .synthetic_model = options.synthetic_model,
-                                           .shard = {}},
-                                          config);
-    if (lane_shape_.ok()) {
-      forward_options_.lane_list_rows = CudaLaneGroup::MaxListRows(*lane_shape_, config);
-    }
-  }
-
   absl::Status Load(const BackendOptions& options, const DeviceWeightOptions& of_all) {
-    WINNOW_ASSIGN_OR_RETURN(
-        stages_, PublishStages::Create(*gpus_[0].device, *options.config, forward_options_.max_prefill_tokens,
-                                       forward_options_.row_bytes));
+    WINNOW_ASSIGN_OR_RETURN(stages_, PublishStages::Create(*gpus_[0].device, *options.config,
+                                                           plan_.forward.max_prefill_tokens, plan_.forward.row_bytes));
     std::vector<std::byte*> prefill_memory;
     std::vector<CudaForward*> shards;
     std::vector<uint32_t> first_slots;
@@ -272,15 +189,16 @@ class CudaBackend final : public Backend {
       WINNOW_ASSIGN_OR_RETURN(gpu.prefill_memory, gpu.device->Allocate(memory_plan_.prefill_bytes));
       prefill_memory.push_back(static_cast<std::byte*>(gpu.prefill_memory->data()));
       WINNOW_ASSIGN_OR_RETURN(gpu.forward, CudaForward::Create(*table_, *gpu.device, *gpu.weights, gpu.slots->data(),
-                                                               *stages_, forward_options_));
+                                                               *stages_, plan_.forward));
       shards.push_back(gpu.forward.get());
-      first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * forward_options_.num_slots);
+      first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * plan_.forward.num_slots);
     }
     prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
-    if (local_shape_.has_value()) {
+    if (plan_.local_step.has_value()) {
       Gpu& gpu = gpus_[0];
-      local_shape_->num_slot_pages = memory_plan_.slot_pages;
-      WINNOW_ASSIGN_OR_RETURN(local_step_, CudaLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *local_shape_));
+      plan_.local_step->num_slot_pages = memory_plan_.slot_pages;
+      WINNOW_ASSIGN_OR_RETURN(local_step_,
+                              CudaLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.local_step));
     }
     if (gpus_.size() == 1) return absl::OkStatus();
     WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
@@ -300,14 +218,12 @@ class CudaBackend final : public Backend {
 
   const cuda::CudaTable* table_ = nullptr;
   MemoryPlan memory_plan_;
-  CudaForward::Options forward_options_;
-  absl::StatusOr<DecodeLaneShape> lane_shape_ = absl::FailedPreconditionError("frames alone were asked for");
+  CudaRankPlan plan_;
   absl::Status no_peers_;  // of several GPUs: why they do not reach each other
   std::unique_ptr<PublishStages> stages_;
   std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
-  std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
-  std::optional<CudaLocalStep::Shape> local_shape_;
+  std::unique_ptr<ShardedForward> sharded_;    // null: one GPU
   std::unique_ptr<CudaLocalStep> local_step_;  // null: several GPUs
   std::shared_ptr<CudaLaneGroup> lanes_;       // all of the one GPU; null before the first, and with several
 };

@@ -4,6 +4,7 @@
 #include <future>
 
 #include "inference_rank/sequence/failed_event.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 namespace {
@@ -213,6 +214,7 @@ absl::Status Engine::TakeArena(Sequence& sequence) {
 void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
   ++sequence.preempted_count;
+  if (sequence.spans) sequence.spans->Preempted();
   LeaveSteps(sequence);
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
@@ -243,6 +245,7 @@ void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.watermark < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
+  if (sequence.spans) sequence.spans->End(sequence, Stats(sequence), "handed_over");
   v1::DispatchResponse event;
   event.set_request_id(sequence.request_id);
   event.mutable_handed_over();
@@ -383,6 +386,9 @@ void Engine::ReapSequences() {
 }
 
 void Engine::Retire(std::unique_ptr<Sequence> sequence) {
+  if (sequence->spans) {
+    sequence->spans->End(*sequence, Stats(*sequence), sequence->failure.ok() ? "cancelled" : "failed");
+  }
   // To the router a sequence that was handed over is another rank's.
   if (!sequence->cancelled && sequence->state != State::kHandedOver) {
     v1::DispatchResponse event = FailedEvent(sequence->request_id, sequence->failure);

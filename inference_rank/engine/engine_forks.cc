@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "inference_rank/engine/engine.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 namespace {
@@ -142,8 +143,10 @@ void Engine::StartFork(Sequence& fork, Sequence& source) {
   request.set_source_sequence_id(source.sequence_id);
   request.set_sequence_id(fork.sequence_id);
   request.set_max_positions(fork.max_positions);
+  if (fork.spans) fork.spans->Opening();
   openers_->Add([this, &fork, shards = source.shards, position = source.next_position, request] {
-    const absl::StatusOr<ShardCalls::Attached> forked = calls_.Fork(shards, request, position);
+    const TraceContext* const trace = fork.spans ? &fork.spans->context() : nullptr;
+    const absl::StatusOr<ShardCalls::Attached> forked = calls_.Fork(shards, request, position, trace);
     mailbox_.Put([this, &fork, forked] { OnForked(fork, forked); });
   });
 }

@@ -4,6 +4,7 @@
 #include "common/base/check.h"
 #include "common/selection/selection_proto.h"
 #include "inference_rank/engine/engine.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 namespace {
@@ -17,12 +18,14 @@ constexpr auto kReopenInterval = std::chrono::milliseconds(20);
 // meanwhile.
 void Engine::StartOpening(Sequence& sequence) {
   sequence.state = State::kOpening;
+  if (sequence.spans) sequence.spans->Opening();
   openers_->Add([this, &sequence] {
+    const TraceContext* const trace = sequence.spans ? &sequence.spans->context() : nullptr;
     absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
     if (sequence.attach || sequence.resumes) {
       // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
       opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1,
-                             sequence.slot_order == SlotOrder::kByPosition);
+                             sequence.slot_order == SlotOrder::kByPosition, trace);
     } else {
       v1::OpenSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);
@@ -36,7 +39,7 @@ void Engine::StartOpening(Sequence& sequence) {
       // Positions whose logits are wanted are computed in pieces of their own, whose rows in the last layer are not to
       // the bit those of others.
       if (sequence.prompt_scores.has_value()) request.set_prefix_salt("scored," + request.prefix_salt());
-      opened = calls_.Open(sequence.places, sequence.spec, std::move(request));
+      opened = calls_.Open(sequence.places, sequence.spec, std::move(request), trace);
     }
     mailbox_.Put([this, &sequence, opened = std::move(opened)] { OnOpened(sequence, opened); });
   });
@@ -89,11 +92,13 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.next_position = restart;
   for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
+  const bool attached = resumed || sequence.attach;
+  if (sequence.spans) sequence.spans->Opened(attached ? 0 : restart, restart == 0 || !attached);
   BeginSampling(sequence);
   // It was lost between its last token and the word that it is over.
   if (sequence.filter->is_complete()) return FinishSequence(sequence, v1::FINISH_REASON_STOP);
   if (restart == 0) return BeginPrompt(sequence, resumed);
-  const bool attached = resumed || sequence.attach, of_prompt = restart < sequence.prompt_tokens();
+  const bool of_prompt = restart < sequence.prompt_tokens();
   if (attached && !of_prompt && restart < sequence.known_tokens()) {
     GiveBackArena(sequence);
     if (sequence.hand_over) {

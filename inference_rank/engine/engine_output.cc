@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "inference_rank/engine/engine.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 
@@ -151,6 +152,9 @@ void Engine::FinishSequence(Sequence& sequence, v1::FinishReason reason) {
   event.set_request_id(sequence.request_id);
   event.mutable_finished()->set_reason(reason);
   *event.mutable_finished()->mutable_stats() = Stats(sequence);
+  if (sequence.spans) {
+    sequence.spans->End(sequence, event.finished().stats(), reason == v1::FINISH_REASON_STOP ? "stop" : "length");
+  }
   sequence.sink->Send(std::move(event));
   sequence.cancelled = true;  // nothing more to say; ReapSequences takes it out
 }

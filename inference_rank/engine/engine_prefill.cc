@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "inference_rank/engine/engine.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 namespace {
@@ -238,6 +239,7 @@ void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool foll
   metrics_.queue_seconds.Observe(Seconds(sequence.running_since - sequence.waiting_since).count());
   metrics_.prefill_seconds.Observe(Seconds(SteadyClock::now() - sequence.running_since).count());
   sequence.remote_prefix.reset();
+  if (sequence.spans) sequence.spans->PromptEnds();
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {

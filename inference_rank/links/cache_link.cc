@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/rpc/grpc_status.h"
+#include "common/rpc/trace_carriers.h"
 
 namespace winnow {
 namespace {
@@ -19,9 +20,11 @@ using CacheStub = v1::CacheService::StubInterface;
 template <typename Response, typename Request>
 absl::StatusOr<Response> Ask(CacheStub& stub,
                              grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&, Response*),
-                             const Request& request, std::chrono::milliseconds timeout, const char* name) {
+                             const Request& request, std::chrono::milliseconds timeout, const char* name,
+                             const TraceContext* trace = nullptr) {
   grpc::ClientContext context;
   SetTimeout(context, timeout);
+  if (trace != nullptr) SetTrace(context, *trace);
   Response response;
   WINNOW_RETURN_IF_ERROR(FromCall((stub.*method)(&context, request, &response), name));
   return response;
@@ -126,24 +129,39 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   channel_id_ = response->channel_id();
   peer_ = response->identity();
   lane_answer_ = response->lane();
+  protection_ = response->protection();
   kernel_set_ = response->kernel_set();
   num_threads_ = static_cast<int>(response->num_threads());
   return response->worker_address();
 }
 
+absl::StatusOr<LinkProtection> CacheLink::protection() const {
+  if (!v1::LinkProtection::Level_IsValid(protection_.level())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cache rank answers with an unknown protection, ", static_cast<int>(protection_.level())));
+  }
+  LinkProtection protection{.level = static_cast<Protection>(protection_.level()), .key = {}};
+  if (protection.level != Protection::kPlain) {
+    WINNOW_ASSIGN_OR_RETURN(protection.key, SessionKey::FromBytes(protection_.session_key()));
+  }
+  return protection;
+}
+
 absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,
-                                                         std::chrono::milliseconds timeout) {
-  return Ask<v1::OpenSequenceResponse>(*cache_stub_, &CacheStub::OpenSequence, request, timeout, "OpenSequence");
+                                                         std::chrono::milliseconds timeout, const TraceContext* trace) {
+  return Ask<v1::OpenSequenceResponse>(*cache_stub_, &CacheStub::OpenSequence, request, timeout, "OpenSequence", trace);
 }
 
 absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
-                                                             std::chrono::milliseconds timeout) {
-  return Ask<v1::AttachSequenceResponse>(*cache_stub_, &CacheStub::AttachSequence, request, timeout, "AttachSequence");
+                                                             std::chrono::milliseconds timeout,
+                                                             const TraceContext* trace) {
+  return Ask<v1::AttachSequenceResponse>(*cache_stub_, &CacheStub::AttachSequence, request, timeout, "AttachSequence",
+                                         trace);
 }
 
 absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
-                                                         std::chrono::milliseconds timeout) {
-  return Ask<v1::ForkSequenceResponse>(*cache_stub_, &CacheStub::ForkSequence, request, timeout, "ForkSequence");
+                                                         std::chrono::milliseconds timeout, const TraceContext* trace) {
+  return Ask<v1::ForkSequenceResponse>(*cache_stub_, &CacheStub::ForkSequence, request, timeout, "ForkSequence", trace);
 }
 
 absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "common/base/status.h"
+#include "common/tracing/trace_context.h"
 #include "inference_rank/links/landing_places.h"
 #include "model/decode_lane.h"
 #include "transport/transport.h"
@@ -43,11 +44,12 @@ class CacheLink {
   // Channel::Connect.
   absl::StatusOr<std::string> Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout);
   absl::StatusOr<v1::OpenSequenceResponse> Open(const v1::OpenSequenceRequest& request,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout, const TraceContext* trace = nullptr);
   absl::StatusOr<v1::AttachSequenceResponse> Attach(const v1::AttachSequenceRequest& request,
-                                                    std::chrono::milliseconds timeout);
+                                                    std::chrono::milliseconds timeout,
+                                                    const TraceContext* trace = nullptr);
   absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout, const TraceContext* trace = nullptr);
   absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
   absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 
@@ -61,6 +63,8 @@ class CacheLink {
   void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
   // The lane's answer of the Exchange.
   const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
+  // What the Exchange answered for Channel::TakeProtection.
+  absl::StatusOr<LinkProtection> protection() const;
   void set_lane(std::unique_ptr<DecodeLane> lane);
   DecodeLane* lane() const { return lane_.get(); }  // null: there is none
   // Set once the lane has had a sequence; null before.
@@ -83,6 +87,7 @@ class CacheLink {
   std::string kernel_set_;
   int num_threads_ = 1;
   v1::LaneAnswer lane_answer_;
+  v1::LinkProtection protection_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.
   std::unique_ptr<Channel> channel_;

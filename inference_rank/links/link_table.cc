@@ -9,6 +9,13 @@
 namespace winnow {
 namespace {
 
+// A link is made whole, or not at all.
+absl::Status ConnectChannel(CacheLink& link, std::string_view peer_address) {
+  WINNOW_RETURN_IF_ERROR(link.channel()->Connect(peer_address));
+  WINNOW_ASSIGN_OR_RETURN(const LinkProtection protection, link.protection());
+  return link.channel()->TakeProtection(protection);
+}
+
 v1::LaneOffer OfferOf(const DecodeLane& lane) {
   const DecodeLaneShape& shape = lane.shape();
   v1::LaneOffer offer;
@@ -68,6 +75,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     *request.mutable_fingerprint() = options_.fingerprint;
     request.set_transport(std::string(transport_.capabilities().name));
     request.set_worker_address(local_address);
+    request.set_data_plane_mode(static_cast<v1::DataPlaneMode>(transport_.data_plane_mode()));
     if (link->lane() != nullptr) *request.mutable_lane() = OfferOf(*link->lane());
     absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
     // What a cache rank refuses an inference rank is no fault of the request that brought them together.
@@ -75,7 +83,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     if (answer.ok()) peer_address = *std::move(answer);
   }
   run_on_engine_([&] {
-    if (status.ok()) status = link->channel()->Connect(peer_address);
+    if (status.ok()) status = ConnectChannel(*link, peer_address);
     if (status.ok()) return FinishLane(*link, lane_status);
     link->set_lane(nullptr);
     link->set_channel(nullptr);
@@ -90,6 +98,9 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
 
 absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank, const KvShard& shard) {
   if (options_.new_lane == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
+  if (transport_.data_plane_mode() == DataPlaneMode::kEncrypted) {
+    return absl::FailedPreconditionError("--data-plane=encrypted: what GPUs store into each other cannot be encrypted");
+  }
   {
     std::lock_guard lock(mutex_);
     if (lanes_distrusted_.contains(cache_rank.incarnation())) {

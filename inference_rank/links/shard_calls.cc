@@ -29,7 +29,8 @@ uint32_t Lowest(const std::vector<uint32_t>& positions) {
 }  // namespace
 
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace> places, const SelectionSpec& spec,
-                                                      v1::OpenSequenceRequest request) const {
+                                                      v1::OpenSequenceRequest request,
+                                                      const TraceContext* trace) const {
   Attached opened;
   std::vector<ShardLink> doubtful;
   absl::Cleanup undo = [&] { Undo(opened.shards, std::move(doubtful), request.sequence_id(), /*detach=*/false); };
@@ -40,7 +41,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
     request.set_channel_id(shard.link->channel_id());
     *request.mutable_shard() = ToProto(shard.shard);
     *request.mutable_selection() = ToProto(SpecOfShard(spec, layout, shard.shard));
-    const absl::StatusOr<v1::OpenSequenceResponse> response = shard.link->Open(request, timeout);
+    const absl::StatusOr<v1::OpenSequenceResponse> response = shard.link->Open(request, timeout, trace);
     if (MayHaveHappened(response.status())) {
       doubtful.push_back(shard);
       doubtful.back().attach_epoch = kFirstEpoch;
@@ -75,7 +76,8 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
 }
 
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                                        uint32_t max_restart_position, bool wants_all_rows) const {
+                                                        uint32_t max_restart_position, bool wants_all_rows,
+                                                        const TraceContext* trace) const {
   Attached attached;
   bool lost = false;
   absl::Cleanup undo = [&] { Undo(attached.shards, {}, sequence_id, /*detach=*/!lost); };
@@ -88,7 +90,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
     ShardLink& shard = attached.shards[i];
     request.set_channel_id(shard.link->channel_id());
     *request.mutable_shard() = ToProto(shard.shard);
-    const absl::StatusOr<v1::AttachSequenceResponse> response = shard.link->Attach(request, timeout);
+    const absl::StatusOr<v1::AttachSequenceResponse> response = shard.link->Attach(request, timeout, trace);
     lost |= absl::IsNotFound(response.status());
     if (!response.ok()) return From(response.status(), shard, places.size());
     shard.attach_epoch = response->attach_epoch();
@@ -122,7 +124,8 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
 }
 
 absl::StatusOr<ShardCalls::Attached> ShardCalls::Fork(std::span<const ShardLink> source,
-                                                      v1::ForkSequenceRequest request, uint32_t position) const {
+                                                      v1::ForkSequenceRequest request, uint32_t position,
+                                                      const TraceContext* trace) const {
   Attached forked{.shards = {}, .position = position};
   std::vector<ShardLink> doubtful;
   absl::Cleanup undo = [&] { Undo(forked.shards, std::move(doubtful), request.sequence_id(), /*detach=*/false); };
@@ -130,7 +133,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Fork(std::span<const ShardLink>
     forked.shards.push_back({.link = of_source.link, .shard = of_source.shard});
     ShardLink& shard = forked.shards.back();
     request.set_channel_id(shard.link->channel_id());
-    const absl::StatusOr<v1::ForkSequenceResponse> response = shard.link->Fork(request, timeout);
+    const absl::StatusOr<v1::ForkSequenceResponse> response = shard.link->Fork(request, timeout, trace);
     if (MayHaveHappened(response.status())) {
       doubtful.push_back(shard);
       doubtful.back().attach_epoch = kFirstEpoch;

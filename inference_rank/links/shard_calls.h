@@ -7,6 +7,7 @@
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
+#include "common/tracing/trace_context.h"
 #include "inference_rank/links/link_table.h"
 #include "inference_rank/links/shard_link.h"
 #include "winnow/v1/cache.pb.h"
@@ -36,17 +37,19 @@ struct ShardCalls {
   };
   // `request` but for channel, shard and the shard's specification, which is cut from `spec`. The position is where the
   // shortest cached prefix ends: shards that have more of it give that up. Cached rows are not pushed: PushPrefix.
+  // `trace`, here and below: the span that the cache ranks' spans are to be below; null: there is none.
   absl::StatusOr<Attached> Open(std::span<const ShardPlace> places, const SelectionSpec& spec,
-                                v1::OpenSequenceRequest request) const;
+                                v1::OpenSequenceRequest request, const TraceContext* trace = nullptr) const;
   // The position is where all shards restart. NOT_FOUND when one of them is gone: then the others are freed; after
   // other errors those that were attached are detached, so that another rank may attach.
   // Rows follow, all of them or what a working set begins with.
   absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                  uint32_t max_restart_position, bool wants_all_rows) const;
+                                  uint32_t max_restart_position, bool wants_all_rows,
+                                  const TraceContext* trace = nullptr) const;
   // A fork on the cache ranks of its source. Shards that forked at another position than `position` are an INTERNAL
   // error.
-  absl::StatusOr<Attached> Fork(std::span<const ShardLink> source, v1::ForkSequenceRequest request,
-                                uint32_t position) const;
+  absl::StatusOr<Attached> Fork(std::span<const ShardLink> source, v1::ForkSequenceRequest request, uint32_t position,
+                                const TraceContext* trace = nullptr) const;
   // Pushes rows [0, sinks) and [first, end) of `num_layers` layers from `first_layer` on; each shard that has some of
   // them ends with RefillDone.
   struct PrefixRows {

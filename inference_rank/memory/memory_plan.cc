@@ -14,6 +14,25 @@ std::string Mib(uint64_t bytes) {
   return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
+uint32_t PagesPerSequence(const MemoryNeeds& needs, uint32_t positions) {
+  return WorkingSet::PagesNeeded(needs.layout, needs.selection, positions, needs.parts,
+                                 needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts);
+}
+
+// The options that the missing bytes may come from.
+std::string WhatToLower(const MemoryNeeds& needs, const MemoryPlan& plan) {
+  if (plan.weights_bytes + plan.activation_bytes > plan.available_bytes) {
+    return needs.is_exclusive ? "share the model out with --tensor-parallel, or hold it with --compute=fp8"
+                              : "the weights alone do not fit: compute on a machine with more memory, or quantise them";
+  }
+  std::string lower = "lower --max-context";
+  if (!IsDense(needs.selection)) lower += ", or the budget or pool_factor of --selection";
+  if (needs.slot_memory_bytes > 0) lower += ", or --slot-memory";
+  if (needs.prefill_memory_bytes > 0) lower += ", or --prefill-memory";
+  if (needs.prefill_mode != PrefillMode::kLayered) lower += "; --prefill=layered keeps less of a prompt";
+  return lower;
+}
+
 }  // namespace
 
 std::string MemoryPlan::ToString() const {
@@ -35,9 +54,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
 
   const uint64_t page_bytes = kSlotPageTokens * needs.layout.row_bytes();
   const uint64_t index_page_bytes = kSlotPageTokens * needs.index_bytes_per_row;
-  const uint64_t pages_per_sequence =
-      WorkingSet::PagesNeeded(needs.layout, needs.selection, needs.max_context_tokens, needs.parts,
-                              needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts);
+  const uint64_t pages_per_sequence = PagesPerSequence(needs, needs.max_context_tokens);
   plan.prefill_mode = needs.prefill_mode;
   PrefillSizing sizing{.mode = needs.prefill_mode,
                        .memory_bytes = needs.prefill_memory_bytes == 0 ? std::numeric_limits<size_t>::max()
@@ -52,7 +69,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   if (slot_bytes == 0) {
     const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
     const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
-    const uint64_t both = needs.is_exclusive ? rest / 10 * 9 : available_bytes * 2 / 5;
+    const uint64_t most_of_rest = rest / 10 * 9;
+    const uint64_t both = needs.is_exclusive ? most_of_rest : std::min(most_of_rest, available_bytes * 2 / 5);
     const uint64_t most = both / (page_bytes + index_page_bytes) * page_bytes;
     slot_bytes =
         std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
@@ -61,6 +79,10 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
       slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
   plan.slot_bytes = plan.slot_pages * page_bytes;
   plan.index_bytes = plan.slot_pages * index_page_bytes;
+  const uint64_t least_slots = needs.slot_memory_bytes != 0 ? plan.slot_bytes + plan.index_bytes
+                                                            : pages_per_sequence * (page_bytes + index_page_bytes);
+  plan.least_bytes = plan.weights_bytes + plan.activation_bytes + least_slots +
+                     (needs.prefill_memory_bytes != 0 ? needs.prefill_memory_bytes : longest_prefill);
 
   if (plan.slot_pages < pages_per_sequence) {
     return absl::InvalidArgumentError(
@@ -74,9 +96,15 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
         " tokens, which needs ", Mib(longest_prefill), ": raise --prefill-memory or lower --max-context"));
   }
   if (plan.total_bytes() > available_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat("the model does not fit: ", plan.ToString()));
+    return absl::ResourceExhaustedError(absl::StrCat("the model does not fit: ", plan.ToString(), "; ",
+                                                     Mib(plan.total_bytes() - available_bytes),
+                                                     " are missing: ", WhatToLower(needs, plan)));
   }
   return plan;
+}
+
+uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint32_t positions) {
+  return std::min(plan.max_running, plan.slot_pages / std::max<uint32_t>(PagesPerSequence(needs, positions), 1));
 }
 
 uint64_t AvailableMemoryBytes() {

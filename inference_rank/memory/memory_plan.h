@@ -23,6 +23,9 @@ struct MemoryPlan {
   PrefillMode prefill_mode = PrefillMode::kChunked;
   int parts = 1;  // GPUs that share the model
 
+  // With what is automatic at its least: the slots of one sequence, one prompt.
+  uint64_t least_bytes = 0;
+
   uint64_t total_bytes() const { return weights_bytes + slot_bytes + index_bytes + prefill_bytes + activation_bytes; }
   // One line per part, with the arithmetic.
   std::string ToString() const;
@@ -38,8 +41,8 @@ struct MemoryNeeds {
   uint32_t max_running = 0;
   uint64_t weights_bytes = 0;
   uint64_t activation_bytes = 0;
-  uint64_t slot_memory_bytes =
-      0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what is available
+  uint64_t slot_memory_bytes = 0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what
+                                   // is available and nine tenths of what the rest leaves
   uint64_t prefill_memory_bytes =
       0;  // 0 = automatic: two prompts of the longest context, at most 20 % of what is available
   PrefillMode prefill_mode = PrefillMode::kChunked;
@@ -53,6 +56,9 @@ struct MemoryNeeds {
 // RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit; INVALID_ARGUMENT when what was given for slots or
 // prompts does not hold even one sequence of the longest context.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes);
+
+// Sequences of at most `positions` positions that run at once: as many as have slots, at most max_running.
+uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint32_t positions);
 
 // MemAvailable of /proc/meminfo, or a cgroup's limit where that is lower.
 uint64_t AvailableMemoryBytes();

@@ -27,6 +27,8 @@
 
 namespace winnow {
 
+class SequenceSpans;
+
 // One request on an inference rank. Owned by the engine thread from the moment it is submitted; the control thread
 // reads the constant part while the sequence is kOpening.
 //
@@ -132,6 +134,7 @@ struct Sequence {
   bool forked = false;                   // and has not been admitted since
   std::vector<v1::Token> with_logprobs;  // `generated` as it was reported, with top_logprobs
 
+  std::shared_ptr<SequenceSpans> spans;       // where the request is traced (W3C Trace Context); else null
   std::optional<SelectionTrace> trace;        // for requests that ask what their steps attended to
   std::optional<PromptReport> prompt_report;  // for requests that ask how far their prompt is
   std::optional<PromptScores> prompt_scores;  // for requests that ask how likely their prompt is

@@ -1,25 +1,15 @@
 #include "inference_rank/service/inference_rank.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <limits>
 
-#include "common/model/synthetic_models.h"
-#include "common/selection/head_profile.h"
-#include "common/selection/indexer_spec.h"
-#include "common/selection/validate.h"
-#include "common/selection/window_layers.h"
 #include "common/tokenizer/tokenizer.h"
 #include "inference_rank/backend/cpu_backend.h"
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/service/fingerprint.h"
+#include "inference_rank/service/rank_model.h"
 
 namespace winnow {
 namespace {
-
-// A GPU needs more tokens at a time to reach its rate.
-constexpr uint32_t kCpuPrefillChunk = 512;
-constexpr uint32_t kGpuPrefillChunk = 2048;
 
 std::function<bool(const SelectionSpec&)> InPlaceOf(const StepClient* client) {
   if (client == nullptr) return nullptr;
@@ -45,59 +35,16 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                                      const v1::Identity& identity) {
   auto rank = std::unique_ptr<InferenceRank>(new InferenceRank());
   rank->options_ = options;
-  WINNOW_ASSIGN_OR_RETURN(rank->config_, ModelConfigOf(options.model_dir));
-  ModelConfig& config = rank->config_;
-  const int64_t model_context = std::min<int64_t>(config.max_context_tokens, std::numeric_limits<int32_t>::max());
-  if (options.max_context_tokens > model_context) {
-    return absl::InvalidArgumentError(absl::StrCat("--max-context ", options.max_context_tokens,
-                                                   " exceeds the model's ", model_context, " (", options.model_dir,
-                                                   "/config.json)"));
-  }
-  if (options.max_context_tokens == 0) rank->options_.max_context_tokens = static_cast<uint32_t>(model_context);
-  rank->layout_ = config.kv_layout(options.kv_dtype);
-
-  std::shared_ptr<const Checkpoint> checkpoint;
-  std::string digest = options.model_dir;
-  if (!IsSyntheticModel(options.model_dir)) {
-    WINNOW_ASSIGN_OR_RETURN(checkpoint, Checkpoint::Open(options.model_dir));
-    digest = checkpoint->Digest();
-  }
-  SelectionSpec selection = options.selection;
-  if (!options.head_profile.empty()) {
-    WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
-    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
-    for (const std::string& doubt : profile.DoubtsAbout(digest, selection)) {
-      rank->profile_warnings_.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
-    }
-    selection = WithHeadProfile(selection, profile);
-  }
-  selection = WithWindowLayers(std::move(selection), config.windows, config.num_kv_heads);
-  if (config.latent) {
-    selection = WithIndexer(std::move(selection), static_cast<uint32_t>(config.latent->indexer.top_k));
-  }
-  WINNOW_RETURN_IF_ERROR(CheckFitsModel(selection, rank->layout_));
-  const BackendOptions backend_options{.checkpoint = checkpoint,
-                                       .config = &config,
-                                       .compute_dtype = options.compute_dtype,
-                                       .kv_dtype = options.kv_dtype,
-                                       .max_context_tokens = rank->options_.max_context_tokens,
-                                       .prefill_chunk_tokens = 0,
-                                       .needs = {.layout = rank->layout_,
-                                                 .selection = selection,
-                                                 .max_context_tokens = rank->options_.max_context_tokens,
-                                                 .max_running = options.max_running,
-                                                 .slot_memory_bytes = options.slot_memory_bytes,
-                                                 .prefill_memory_bytes = options.prefill_memory_bytes,
-                                                 .prefill_mode = options.prefill_mode},
-                                       .paces_prompts = options.scheduling.tpot_target.count() > 0,
-                                       .offers_lanes = options.offers_lanes,
-                                       .selects_in_place = options.selects_in_place,
-                                       .synthetic_model = checkpoint == nullptr ? options.model_dir : std::string(),
-                                       .model_name = options.model_dir};
-  WINNOW_RETURN_IF_ERROR(rank->ChooseBackend(backend_options));
+  WINNOW_ASSIGN_OR_RETURN(RankModel model, RankModel::Read(options));
+  rank->model_ = std::make_unique<RankModel>(std::move(model));
+  const ModelConfig& config = rank->config();
+  rank->options_.max_context_tokens = rank->model_->max_context_tokens;
+  rank->layout_ = rank->model_->layout;
+  WINNOW_RETURN_IF_ERROR(rank->ChooseBackend());
+  rank->model_->checkpoint.reset();  // weights keep it as far as they lie in it
   Backend& backend = *rank->backend_;
   rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
-  rank->fingerprint_ = InferenceFingerprint(digest, rank->layout_, backend.forward(), backend.numerics());
+  rank->fingerprint_ = InferenceFingerprint(rank->model_->digest, rank->layout_, backend.forward(), backend.numerics());
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
   Engine::Options engine_options;
@@ -151,16 +98,20 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                                                      .slot_parts = backend.memory_plan().parts,
                                                      .selects_in_place = InPlaceOf(backend.step_client()),
                                                      .grammars = rank->grammars_.get()},
-                                        options.resume);
+                                        options.resume, options.spans);
   return rank;
 }
 
 InferenceRank::~InferenceRank() = default;
 
-absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
-  const uint32_t chunk = options_.prefill_chunk_tokens;
+const ModelConfig& InferenceRank::config() const {
+  return model_->config;
+}
+
+absl::Status InferenceRank::ChooseBackend() {
+  BackendOptions options;
   if (options_.device.kind != DeviceChoice::Kind::kCpu) {
-    options.prefill_chunk_tokens = chunk == 0 ? kGpuPrefillChunk : chunk;
+    options = GpuBackendOptions(options_, *model_);
     WINNOW_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOfRank(options_.device, options_.tensor_parallel, 0, 1));
     absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, gpus);
     if (gpu.ok()) {
@@ -173,7 +124,7 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
     }
   }
   if (backend_ == nullptr) {
-    options.prefill_chunk_tokens = chunk == 0 ? kCpuPrefillChunk : chunk;
+    options = CpuBackendOptions(options_, *model_);
     absl::StatusOr<std::unique_ptr<Backend>> cpu = NewCpuBackend(options, options_.isa, options_.num_threads);
     if (!cpu.ok()) {
       // Why there is no GPU matters where one would have done.
@@ -189,17 +140,17 @@ absl::Status InferenceRank::ChooseBackend(BackendOptions options) {
 }
 
 std::vector<std::string> InferenceRank::warnings() const {
-  std::vector<std::string> all = config_.warnings;
+  std::vector<std::string> all = config().warnings;
   const std::vector<std::string> of_backend = backend_->warnings();
   all.insert(all.end(), of_backend.begin(), of_backend.end());
-  all.insert(all.end(), profile_warnings_.begin(), profile_warnings_.end());
+  all.insert(all.end(), model_->warnings.begin(), model_->warnings.end());
   return all;
 }
 
 v1::ModelLimits InferenceRank::limits() const {
   v1::ModelLimits limits;
   limits.set_max_context_tokens(options_.max_context_tokens);
-  limits.set_vocab_size(config_.vocab_size);
+  limits.set_vocab_size(config().vocab_size);
   limits.set_max_budget_tokens(options_.selection.budget_tokens);
   limits.set_max_running(options_.max_running);
   return limits;

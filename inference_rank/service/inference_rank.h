@@ -13,6 +13,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "common/selection/selection_spec.h"
+#include "common/tracing/trace_span.h"
 #include "inference_rank/backend/backend.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/metrics.h"
@@ -58,7 +59,10 @@ struct InferenceRankOptions {
   // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
   // thread.
   std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
+  SpanSink* spans = nullptr;  // of traced requests; null: none are traced
 };
+
+struct RankModel;
 
 // Every part of an inference rank, wired: weights, forward pass, engine, services. The process (cmd/) gives it a
 // transport and an identity, registers its services on a server and tells the router about it.
@@ -84,17 +88,16 @@ class InferenceRank {
   const MemoryPlan& memory_plan() const { return backend_->memory_plan(); }
   // What computes, and with device auto why no GPU does.
   const std::string& device_description() const { return device_description_; }
-  const ModelConfig& config() const { return config_; }
+  const ModelConfig& config() const;
   // Of the model's files, to be logged once.
   std::vector<std::string> warnings() const;
 
  private:
   InferenceRank() = default;
-  absl::Status ChooseBackend(BackendOptions options);
+  absl::Status ChooseBackend();
 
   InferenceRankOptions options_;
-  ModelConfig config_;
-  std::vector<std::string> profile_warnings_;
+  std::unique_ptr<RankModel> model_;
   KvLayout layout_;
   v1::Fingerprint fingerprint_;
   std::unique_ptr<Backend> backend_;

@@ -4,7 +4,9 @@
 #include <memory>
 #include <mutex>
 
+#include "common/rpc/trace_carriers.h"
 #include "inference_rank/sequence/failed_event.h"
+#include "inference_rank/sequence/sequence_spans.h"
 
 namespace winnow {
 namespace {
@@ -68,8 +70,12 @@ class StreamSink final : public EventSink {
 
 class DispatchReactor final : public Reactor {
  public:
-  DispatchReactor(Engine& engine, ResumableRequests& resumable, const SubmitLimits& limits)
-      : engine_(engine), resumable_(resumable), limits_(limits), sink_(std::make_shared<StreamSink>(this)) {
+  DispatchReactor(Engine& engine, ResumableRequests& resumable, const SubmitLimits& limits, SpanSink* spans)
+      : engine_(engine),
+        resumable_(resumable),
+        limits_(limits),
+        spans_(spans),
+        sink_(std::make_shared<StreamSink>(this)) {
     StartRead(&request_);
   }
 
@@ -115,7 +121,14 @@ class DispatchReactor final : public Reactor {
       if (!kept.ok()) return Refuse(submit.request_id(), kept.status());
       (*sequence)->sink = *std::move(kept);
     }
+    (*sequence)->spans = SpansOf(submit);
     engine_.Submit(*std::move(sequence));
+  }
+
+  std::shared_ptr<SequenceSpans> SpansOf(const v1::DispatchRequest::Submit& submit) const {
+    if (spans_ == nullptr) return nullptr;
+    const std::optional<TraceContext> attempt = TraceOf(submit);
+    return attempt && attempt->sampled ? std::make_shared<SequenceSpans>(spans_, *attempt) : nullptr;
   }
 
   void Refuse(uint64_t request_id, const absl::Status& status) { sink_->Send(FailedEvent(request_id, status)); }
@@ -123,6 +136,7 @@ class DispatchReactor final : public Reactor {
   Engine& engine_;
   ResumableRequests& resumable_;
   const SubmitLimits limits_;
+  SpanSink* const spans_;  // null: nothing is traced
   const std::shared_ptr<StreamSink> sink_;
   v1::DispatchRequest request_;
 };
@@ -130,16 +144,17 @@ class DispatchReactor final : public Reactor {
 }  // namespace
 
 RankServiceImpl::RankServiceImpl(Engine& engine, InferenceRankMetrics& metrics, const SubmitLimits& limits,
-                                 const ResumeLimits& resume_limits)
+                                 const ResumeLimits& resume_limits, SpanSink* spans)
     : engine_(engine),
       limits_(limits),
+      spans_(spans),
       resumable_(
           resume_limits,
           [this](std::shared_ptr<EventSink> sink, uint64_t request_id) { engine_.Cancel(std::move(sink), request_id); },
           metrics) {}
 
 Reactor* RankServiceImpl::Dispatch(grpc::CallbackServerContext*) {
-  return new DispatchReactor(engine_, resumable_, limits_);
+  return new DispatchReactor(engine_, resumable_, limits_, spans_);
 }
 
 }  // namespace winnow

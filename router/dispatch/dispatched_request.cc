@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/rpc/trace_carriers.h"
 #include "common/selection/selection_proto.h"
+#include "router/dispatch/output_spans.h"
 
 namespace winnow {
 namespace {
@@ -129,6 +131,7 @@ void DispatchedRequest::StartAttempt() {
   if (!attach) GiveUpSequence();
   attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
   hand_over_pending_ = false;
+  const std::string last_rank = route_ ? route_->inference.rank() : "";
   route_ = *route;
   DispatchContext::GroupRole role;
   if (!attach) {
@@ -138,6 +141,9 @@ void DispatchedRequest::StartAttempt() {
     attach_failures_ = 0;
   }
   sequence_lost_ = false;
+  if (request_.spans && attempt_is_failover_) {
+    request_.spans->NoteFailover(last_rank, attach ? "reattach" : "recompute", last_loss_);
+  }
   Attempt(attach, role, need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0);
 }
 
@@ -151,13 +157,16 @@ void DispatchedRequest::Attempt(bool attach, const DispatchContext::GroupRole& r
   NotePlace();
   SetPhase(Phase::kAttempt);
   if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
-  const absl::Status submitted =
-      client_->Submit(MakeSubmit(attach, role),
-                      [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
-                        const auto self = weak.lock();
-                        if (!self) return;
-                        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
-                      });
+  v1::DispatchRequest::Submit submit = MakeSubmit(attach, role);
+  if (request_.spans) {
+    SetTrace(submit, request_.spans->BeginAttempt(route_->inference.rank(), attach ? "attach" : "open"));
+  }
+  const absl::Status submitted = client_->Submit(
+      std::move(submit), [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
+        const auto self = weak.lock();
+        if (!self) return;
+        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
+      });
   if (!submitted.ok()) return OnAttemptLost(submitted, Loss::kNotTaken);
   submitted_ = true;
   if (attempt_is_failover_) {
@@ -261,6 +270,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
+      EndAttemptSpan(status);
       DropAttempt();
       return Fail(status);
     }
@@ -356,6 +366,7 @@ void DispatchedRequest::NoteProgress() {
 }
 
 void DispatchedRequest::OnHandedOver() {
+  if (request_.spans) request_.spans->NoteEvent("hand_over");
   context_->counters.hand_overs.fetch_add(1);
   ReleaseHolder();
   holder_ = client_;
@@ -375,6 +386,7 @@ void DispatchedRequest::ReleaseHolder() {
 
 void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   if (ReturnToYielding()) return;
+  EndAttemptSpan(status);
   DropAttempt();
   prompt_end_.reset();  // what comes next is no mere hand-over
   last_loss_ = status;
@@ -394,6 +406,7 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
 }
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
+  EndAttemptSpan(status);
   const Placement caches = KeysOf(route_->caches);
   DropAttempt();
   const AssignedCounts assigned = context_->clients->Assigned();
@@ -410,6 +423,7 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
 }
 
 void DispatchedRequest::OnTooSmall(const absl::Status& status) {
+  EndAttemptSpan(status);
   const Placement caches = KeysOf(route_->caches);
   DropAttempt();
   too_small_.insert(too_small_.end(), caches.begin(), caches.end());
@@ -419,8 +433,13 @@ void DispatchedRequest::OnTooSmall(const absl::Status& status) {
   StartAttempt();
 }
 
+void DispatchedRequest::EndAttemptSpan(const absl::Status& status) {
+  if (request_.spans) request_.spans->EndAttempt(status);
+}
+
 void DispatchedRequest::DropAttempt() {
   if (attempt_id_ == 0) return;
+  EndAttemptSpan(absl::OkStatus());
   context_->clients->Unassign(*route_, queued_prompt_tokens_);
   queued_prompt_tokens_ = 0;
   attempt_id_ = 0;

@@ -73,6 +73,8 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnNoCapacity(const absl::Status& status);
   // The cache rank could never hold the sequence: another one may.
   void OnTooSmall(const absl::Status& status);
+  // Of a request that is traced. Attempts that are dropped without it have done what they were asked for.
+  void EndAttemptSpan(const absl::Status& status);
   void DropAttempt();
   void Fail(const absl::Status& status, Leftovers leftovers = Leftovers::kFree);
   // Frees everything downstream, or leaves it to whoever resumes it. Idempotent.

@@ -1,5 +1,6 @@
 // A request leaves a rank that drains: the attempt there and one elsewhere run until the second one has the sequence.
 #include "router/dispatch/dispatched_request.h"
+#include "router/dispatch/output_spans.h"
 
 namespace winnow {
 namespace {
@@ -31,6 +32,8 @@ void DispatchedRequest::MoveIfToDrain() {
                .client = std::move(client_),
                .not_identical = not_identical_,
                .last_token = now};
+  // Its span ends where the other one's begins: there is one at a time.
+  EndAttemptSpan(absl::OkStatus());
   route_ = *route;
   attempt_is_failover_ = false;
   Attempt(/*attach=*/true, {}, /*queued_prompt_tokens=*/0);
@@ -57,6 +60,7 @@ bool DispatchedRequest::ReturnToYielding() {
     yielding_.reset();
     return false;
   }
+  EndAttemptSpan(absl::AbortedError("the rank has not taken the request over: the one that it was on goes on"));
   DropAttempt();
   Yielding yielding = *std::exchange(yielding_, std::nullopt);
   route_ = std::move(yielding.route);
@@ -72,6 +76,7 @@ bool DispatchedRequest::ReturnToYielding() {
 void DispatchedRequest::OnMoved() {
   if (!yielding_) return;
   context_->counters.moved.fetch_add(1);
+  if (request_.spans) request_.spans->NoteEvent("move");
   const std::chrono::duration<double> pause = TimerQueue::Clock::now() - yielding_->last_token;
   context_->counters.move_seconds.Observe(pause.count());
   // Which frees what that rank still remembers of it: the sequence is not its any more.

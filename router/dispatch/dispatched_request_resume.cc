@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "router/dispatch/dispatched_request.h"
+#include "router/dispatch/output_spans.h"
 
 namespace winnow {
 
@@ -38,6 +39,7 @@ void DispatchedRequest::AskForAnswer() {
   client_ = context_->clients->Get(route_->inference);
   context_->clients->Assign(*route_, 0);
   SetPhase(Phase::kAttempt);
+  if (request_.spans) request_.spans->BeginAttempt(route_->inference.rank(), "resume");
   v1::DispatchRequest::Resume resume;
   resume.set_request_id(attempt_id_);
   resume.set_resume_key(request_.resume_key);

@@ -14,6 +14,8 @@
 
 namespace winnow {
 
+class OutputSpans;
+
 // A sequence that another may fork, where it is now.
 struct ForkSource {
   uint64_t sequence_id = 0;
@@ -61,6 +63,8 @@ struct TokenRequest {
   std::string resume_key = {};
   // Go on with the output of this key; computed anew where no rank has it.
   std::optional<TokenResume> resume = {};
+  // Hears what becomes of it, for its trace; null: it has none.
+  std::shared_ptr<OutputSpans> spans = nullptr;
 };
 
 // What ranks do with a resumable request whose stream is destroyed.

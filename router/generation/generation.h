@@ -4,10 +4,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
+#include "common/tracing/trace_context.h"
 #include "router/generation/text_decoder.h"
 #include "router/keys/caller.h"
 #include "winnow/v1/rank.pb.h"
@@ -45,6 +47,9 @@ struct GenerationInput {
     std::vector<uint32_t> next_index;  // tokens that it has of each output; missing ones: 0
   };
   std::optional<Resume> resume = {};
+  // For traces: what the client's span is, if it named one, and what OpenTelemetry calls such a request.
+  std::optional<TraceContext> trace_parent = {};
+  std::string_view operation = "text_completion";  // or "chat"
 };
 
 // New tokens of one output and the text that is final with them. Text may lag behind tokens: incomplete UTF-8 and what

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <random>
 
+#include "common/rpc/trace_carriers.h"
 #include "router/generation/caller_model.h"
 #include "router/generation/generate_request.h"
 #include "router/generation/grpc_caller.h"
@@ -103,6 +104,8 @@ absl::StatusOr<GenerationInput> GenerationService::Parse(const v1::GenerateReque
   input.caller = std::move(caller);
   if (input.request_id.empty()) input.request_id = NewRequestId();
   input.deadline = DeadlineOf(*context);
+  input.trace_parent = TraceOf(*context);
+  if (request.has_messages()) input.operation = "chat";
   return input;
 }
 

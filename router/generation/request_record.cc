@@ -26,6 +26,7 @@ std::string LogLine(const RequestRecord& r) {
   if (r.first_token) absl::StrAppendFormat(&line, " first_token_s=%.4f", r.first_token->count());
   absl::StrAppendFormat(&line, " duration_s=%.4f ended=%s", r.duration.count(), r.ended);
   if (!r.ranks.empty()) absl::StrAppend(&line, " ranks=", absl::StrJoin(r.ranks, ","));
+  if (!r.trace_id.empty()) absl::StrAppend(&line, " trace_id=", r.trace_id);
   return line;
 }
 

@@ -19,6 +19,7 @@ struct RequestRecord {
   std::string ended = {};  // "stop", "length", "abort", or the code of the error
   // Inference ranks that the first output was seen on, in their order, and cache ranks.
   std::vector<std::string> ranks = {};
+  std::string trace_id = {};  // empty: it is in no trace
 };
 
 // "request id=... prompt_tokens=... ... ranks=inference-0,cache-0", in which every value is one word: what a client has

@@ -9,6 +9,7 @@
 #include "common/selection/indexer_spec.h"
 #include "common/selection/window_layers.h"
 #include "router/generation/output_text.h"
+#include "router/generation/request_span.h"
 #include "router/generation/resume_token.h"
 #include "router/tasks/strand.h"
 
@@ -27,6 +28,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     RequestMetrics* metrics;  // may be null
     std::function<OutputText()> new_text;
     std::function<void(const RequestRecord&)> on_end;  // may be absent
+    RequestTracing tracing;
   };
 
   RunningGeneration(GenerationObserver* observer, Tools tools, TokenRequest request, std::string request_id)
@@ -41,6 +43,12 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     if (resume) known_tokens_ = resume->next_index;
     known_tokens_.resize(token_->outputs());
     is_resumed_ = resume.has_value();
+  }
+
+  // Before Start: it is in a trace.
+  void MakeTraced(const TraceContext& context, uint64_t parent_span_id, RequestSpan::Description description) {
+    span_.emplace(tools_.tracing, context, parent_span_id, std::move(description), request_);
+    record_.trace_id = TraceIdText(context);
   }
 
   std::string resume_token() const { return token_ ? EncodeResumeToken(*token_) : std::string(); }
@@ -62,6 +70,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
         request.prompt_top_logprobs.reset();
       }
       if (token_) MakeResumable(output->index, &request);
+      if (span_) request.spans = output->spans = span_->AddOutput();
       absl::StatusOr<std::unique_ptr<TokenStream>> stream = tools_.generator->Start(std::move(request), output.get());
       if (!stream.ok()) {
         record_.ended = absl::StatusCodeToString(stream.status().code());
@@ -117,6 +126,12 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     request.prompt_progress = false;
     request.prompt_top_logprobs.reset();
     auto fork = std::make_shared<RunningGeneration>(observer, tools_, request, record_.request_id + "/fork");
+    if (span_) {
+      RequestSpan::Description description = span_->description();
+      description.request_id = fork->record_.request_id;
+      description.outputs = 1;
+      fork->MakeTraced(span_->context().Child(), span_->context().span_id, std::move(description));
+    }
     WINNOW_RETURN_IF_ERROR(fork->Start(1, sample));
     return std::make_pair(std::move(fork), std::move(request));
   }
@@ -176,6 +191,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     const uint32_t index;
     OutputText text;
     std::optional<RequestTimer> timer;
+    std::shared_ptr<OutputSpans> spans;  // may be null
     uint32_t tokens = 0;
     bool closed = false;
     // Guarded by progress_mutex_.
@@ -214,6 +230,9 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     if (!record_.first_token && !tokens.empty()) {
       record_.first_token = RequestTimer::Clock::now() - arrival_;
       NoteRanks(*outputs_.front());
+    }
+    if (output.spans && output.tokens == 0 && !tokens.empty()) {
+      output.spans->NoteFirstToken(usage_.cached_prompt_tokens);
     }
     OutputText::Piece piece = output.text.Push(tokens);
     output.tokens += piece.tokens;
@@ -265,16 +284,26 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
     if (std::exchange(output.closed, true)) return;
     if (output.timer) output.timer->OnEnd(reason);
     if (output.index == 0) NoteRanks(output);
+    if (output.spans) output.spans->End();
+    {
+      std::unique_ptr<TokenStream> stream;  // destroyed without the lock
+      std::lock_guard lock(progress_mutex_);
+      stream = std::move(output.stream);
+      if (stream != nullptr) stream->SetLeftovers(leftovers);
+    }
+    if (span_) span_->AddFinishReason(std::string(FinishReasonName(reason)));
     if (++closed_outputs_ == outputs_.size()) Record(reason);
-    std::unique_ptr<TokenStream> stream;  // destroyed without the lock
-    std::lock_guard lock(progress_mutex_);
-    stream = std::move(output.stream);
-    if (stream != nullptr) stream->SetLeftovers(leftovers);
+  }
+
+  // As OpenTelemetry names them.
+  static std::string_view FinishReasonName(FinishedReason reason) {
+    if (reason == FinishedReason::kStop) return "stop";
+    return reason == FinishedReason::kLength ? "length" : "error";
   }
 
   // Where an output is now; after a failover or a hand-over, that is another inference rank.
   void NoteRanks(const Output& output) {
-    if (!tools_.on_end) return;
+    if (!tools_.on_end && !span_) return;
     std::lock_guard lock(progress_mutex_);
     const std::optional<ForkSource> place = output.stream ? output.stream->fork_source() : std::nullopt;
     if (!place) return;
@@ -289,7 +318,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
 
   // With the reason that the last of its outputs has ended for.
   void Record(FinishedReason reason) {
-    if (!tools_.on_end) return;
+    if (!tools_.on_end && !span_) return;
     record_.prompt_tokens = usage_.prompt_tokens;
     record_.cached_prompt_tokens = usage_.cached_prompt_tokens;
     record_.completion_tokens = usage_.completion_tokens;
@@ -299,7 +328,8 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
       constexpr const char* kReasons[] = {"stop", "length", "abort", "error"};  // in the order of FinishedReason
       record_.ended = kReasons[static_cast<size_t>(reason)];
     }
-    tools_.on_end(record_);
+    if (span_) span_->End(record_);
+    if (tools_.on_end) tools_.on_end(record_);
   }
 
   GenerationObserver* const observer_;
@@ -319,6 +349,7 @@ class RunningGeneration : public std::enable_shared_from_this<RunningGeneration>
   GenerationUsage usage_;
   const RequestTimer::Clock::time_point arrival_ = RequestTimer::Clock::now();
   RequestRecord record_;
+  std::optional<RequestSpan> span_;  // of a request that is in a trace
 
   std::mutex progress_mutex_;  // what forks begin with
   uint32_t next_sample_ = 0;   // guarded by progress_mutex_, after Start
@@ -404,15 +435,24 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> TextGeneration::Start(Generati
                                  .timers = timers_,
                                  .metrics = options_.metrics,
                                  .new_text = {},
-                                 .on_end = options_.on_end};
+                                 .on_end = options_.on_end,
+                                 .tracing = options_.tracing};
   TextStop stop{.strings = std::move(input.stop),
                 .silent_ids = input.include_stop ? std::set<uint32_t>() : std::move(ends),
                 .include = input.include_stop};
   tools.new_text = [decoders = decoders_, decoding = std::move(input.decoding), stop = std::move(stop)] {
     return OutputText(decoders->NewDecoder(decoding), stop);
   };
+  const std::optional<TraceContext> trace = options_.tracing.Begin(input.trace_parent);
   auto generation =
-      std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request), std::move(input.request_id));
+      std::make_shared<RunningGeneration>(observer, std::move(tools), std::move(request), input.request_id);
+  if (trace) {
+    generation->MakeTraced(*trace, input.trace_parent ? input.trace_parent->span_id : 0,
+                           {.operation = std::string(input.operation),
+                            .request_id = input.request_id,
+                            .tenant = input.caller.account ? input.caller.tenant : "",
+                            .outputs = input.n});
+  }
   if (token) generation->MakeResumable(*std::move(token), resume);
   const absl::Status status = generation->Start(input.n, first_sample);
   if (options_.metrics) {

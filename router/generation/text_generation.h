@@ -9,6 +9,7 @@
 #include "router/dispatch/token_stream.h"
 #include "router/generation/generation.h"
 #include "router/generation/request_record.h"
+#include "router/generation/request_span.h"
 #include "router/generation/text_decoder.h"
 #include "router/tasks/timer_queue.h"
 
@@ -25,6 +26,7 @@ struct TextGenerationOptions {
   int num_kv_heads = 0;
   uint32_t index_top_k = 0;           // of a model that brings an indexer (common/selection/indexer_spec.h)
   RequestMetrics* metrics = nullptr;  // may be absent; must outlive the TextGeneration's handles
+  RequestTracing tracing;             // its sink must outlive the TextGeneration's handles
   // Called once for each generation that has ended, refused and given up ones too, from any thread; may be absent.
   std::function<void(const RequestRecord&)> on_end;
 };

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "common/selection/spec_text.h"
 #include "router/openai/json/api_error.h"
 
@@ -21,6 +22,22 @@ std::string_view EndpointLabel(Endpoint endpoint) {
     default:
       return "completions";
   }
+}
+
+// Of the headers `traceparent` and `tracestate`. The second may come in pieces, the first may not.
+std::optional<TraceContext> TraceParentOf(const HttpRequest& request) {
+  const std::string* parent = nullptr;
+  std::string state;
+  for (const HttpHeader& header : request.headers) {
+    if (absl::EqualsIgnoreCase(header.name, "traceparent")) {
+      if (parent != nullptr) return std::nullopt;
+      parent = &header.value;
+    } else if (absl::EqualsIgnoreCase(header.name, "tracestate")) {
+      if (!state.empty()) state += ',';
+      state += header.value;
+    }
+  }
+  return parent == nullptr ? std::nullopt : ParseTraceContext(*parent, state);
 }
 
 }  // namespace
@@ -99,6 +116,8 @@ void GenerationSession::Start(Generation* generation) {
     // Nothing stands before a prompt's first token.
     if (input.prompt_top_logprobs) prompt_tokens_.emplace_back(1).front().set_id(prompt.token_ids.front());
     input.deadline = deadline_;
+    input.trace_parent = TraceParentOf(exchange_->request());
+    if (request_.endpoint != Endpoint::kCompletions) input.operation = "chat";
     input.resumable = fields.resumable;
     if (resume_token_) {
       input.resume.emplace().token = *resume_token_;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <set>
 #include <thread>
 
 #include "cache_rank/service/cache_rank.h"
@@ -157,6 +158,36 @@ TEST_F(CacheRankServiceTest, OpensAttachesForksAndReleases) {
   EXPECT_TRUE(Eventually([](const auto& m) { return m.blocks_reserved == 0 && m.active_sequences == 0; }));
   context.TryCancel();
   stream->Finish();
+}
+
+TEST_F(CacheRankServiceTest, MakesAKeyForEachChannelThatAsksForOne) {
+  std::set<std::string> keys;
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    v1::ExchangeRequest request = Request();
+    request.set_data_plane_mode(v1::DATA_PLANE_MODE_AUTHENTICATED);
+    const std::unique_ptr<Stream> stream = transport_->Exchange(&context);
+    stream->Write(request);
+    v1::ExchangeResponse response;
+    ASSERT_TRUE(stream->Read(&response));
+    EXPECT_EQ(response.protection().level(), v1::LinkProtection::LEVEL_AUTHENTICATED);
+    EXPECT_EQ(response.protection().session_key().size(), SessionKey::kBytes);
+    keys.insert(response.protection().session_key());
+    stream->WritesDone();
+  }
+  EXPECT_EQ(keys.size(), 3u);
+}
+
+TEST_F(CacheRankServiceTest, EncryptsNothingWithAKeyThatCouldBeRead) {
+  grpc::ClientContext context;
+  v1::ExchangeRequest request = Request();
+  request.set_data_plane_mode(v1::DATA_PLANE_MODE_ENCRYPTED);
+  std::unique_ptr<Stream> stream;
+  EXPECT_EQ(Exchange(context, stream, request), 0u);
+  const grpc::Status status = stream->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(status.error_message().find("--data-plane=encrypted needs TLS"), std::string::npos)
+      << status.error_message();
 }
 
 TEST_F(CacheRankServiceTest, NamesTheFingerprintFieldThatDiffers) {

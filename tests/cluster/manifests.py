@@ -21,6 +21,9 @@ except ImportError:
     print("skipped: there is no python3-yaml")
     raise SystemExit(77)
 
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from waiting import wait_until
+
 winnow, source = os.path.abspath(sys.argv[1]), sys.argv[2]
 os.chdir(source)
 manifests = sorted(glob.glob("deploy/*.yaml"))
@@ -85,7 +88,7 @@ def rendered_is_accepted(folder):
             unit = pathlib.Path(path)
             unit.write_text(unit.read_text().replace("/usr/bin/winnow", winnow))
         for target in glob.glob(f"{folder}/systemd/**/*.target", recursive=True):
-            run("systemd-analyze", "verify", *glob.glob(f"{os.path.dirname(target)}/*"))
+            run("systemd-analyze", "verify", target, *glob.glob(f"{os.path.dirname(target)}/*.service"))
     else:
         print("   skipped: there is no systemd-analyze")
 
@@ -99,6 +102,11 @@ class Cluster:
         line = self.process.stdout.readline()
         assert line.startswith("ready "), self.text()
         return dict(word.split("=") for word in line.split()[1:])
+
+    def children(self):
+        """Ids of its processes that run."""
+        found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout
+        return [int(process) for process in found.split()]
 
     def text(self):
         self.log.seek(0)
@@ -130,7 +138,15 @@ def serves(path):
     for metrics in addresses["metrics"].split(","):
         assert get(metrics, "/ready")["status"] == "ready"
         assert get(metrics, "/live")["status"] == "live"
+    for victim in cluster.children():
+        os.kill(victim, signal.SIGKILL)
+        wait_until("another process", lambda: len(cluster.children()) == len(addresses["metrics"].split(",")) and
+                   victim not in cluster.children(), otherwise=cluster.text)
+        wait_until("the router is ready", lambda: status(addresses["http"], "/ready") == "200", otherwise=cluster.text)
+        answers(addresses["http"])
+    left = cluster.children()
     cluster.stop()
+    assert not any(os.path.exists(f"/proc/{process}") for process in left)
 
 
 def status(address, path):
@@ -170,8 +186,7 @@ def nodes_serve_together():
         names = {rank["rank"]: rank["address"].split(":")[0] for rank in get(http, "/ranks")["ranks"]}
         assert names == {"inference-0": "127.77.0.2", "cache-0": "127.77.0.3", "cache-1": "127.77.0.3"}, names
         # One rank dies and comes back.
-        victim = run("pgrep", "-P", str(store.process.pid)).split()[0]
-        os.kill(int(victim), signal.SIGKILL)
+        os.kill(store.children()[0], signal.SIGKILL)
         answers(http)
         for cluster in (head, compute, store):
             cluster.stop()
@@ -189,7 +204,7 @@ with tempfile.TemporaryDirectory() as rendered:
     step("and accepted by the tools that it is for")
     rendered_is_accepted(rendered)
 for manifest in ("deploy/cpu.yaml", "deploy/prefill-decode.yaml"):
-    step(f"{manifest} serves")
+    step(f"{manifest} serves, outlives the end of each process, and leaves nothing")
     serves(manifest)
 step("after SIGTERM /ready is 503 at once, and requests are served through the drain delay")
 drains()

@@ -10,6 +10,9 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/inference_rank_metrics.h"
+#include "cmd/role/link_reports.h"
+#include "cmd/role/registry_metrics.h"
+#include "cmd/role/span_export.h"
 #include "common/base/check.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
@@ -115,7 +118,10 @@ Families OfKeys() {
 
 Families OfInferenceRank() {
   const InferenceRankMetrics metrics(1);
-  return Written([&](FamilyWriter& writer) { WriteMetrics(metrics, writer); });
+  return Written([&](FamilyWriter& writer) {
+    WriteMetrics(metrics, writer);
+    LinkReports().Write(writer);
+  });
 }
 
 CacheRankSnapshot OneLayer() {
@@ -126,13 +132,25 @@ CacheRankSnapshot OneLayer() {
 }
 
 Families OfCacheRank(const CacheRankSnapshot& snapshot) {
-  return Written([&](FamilyWriter& writer) { WriteMetrics(snapshot, writer); });
+  return Written([&](FamilyWriter& writer) {
+    WriteMetrics(snapshot, writer);
+    LinkReports().Write(writer);
+  });
+}
+
+Families OfTraces() {
+  const SpanExporter::Counters counters;
+  return Written([&](FamilyWriter& writer) { WriteMetrics(counters, writer); });
 }
 
 Families OfEveryProcess() {
   MetricsRegistry registry;
   registry.AddProcessMetrics();
   return registry.Collect();
+}
+
+Families OfRegistry() {
+  return Written([](FamilyWriter& writer) { WriteMetrics(RegistryPresence::State(), writer); });
 }
 
 }  // namespace
@@ -147,8 +165,11 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n## Router\n", Table(router),
-                      "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
+  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()),
+                      "\n### With a registry\n\nWith `--registry`.\n", Table(OfRegistry()),
+                      "\n### With traces\n\nWith `--otlp-endpoint`.\n", Table(OfTraces()), "\n## Router\n",
+                      Table(router), "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n",
+                      Table(OfKeys()),
                       "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
                       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),
                       "\n## Cache rank\n", Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",

@@ -247,6 +247,45 @@ TEST_F(Tls, ARankRegistersAsWhatItsCertificateSays) {
   EXPECT_THAT(status.error_message(), HasSubstr("not of spiffe://winnow/inference-rank"));
 }
 
+// The keys of links are secret, as gRPC is; within a host frames of strangers are refused, and rows stay plain.
+TEST_F(Tls, LinksWithinAHostHaveAuthenticatedHeaders) {
+  EXPECT_THAT(Curl(Url("/v1/completions") + R"( -d '{"prompt": [1000, 1001], "max_tokens": 3}')"),
+              HasSubstr("\"completion_tokens\":3"));
+  for (const char* rank : {"cache-0", "inference-0"}) {
+    const Metrics metrics = cluster_->MetricsOf(rank);
+    EXPECT_EQ(metrics.Value("winnow_data_plane_links_total", {{"protection", "headers"}}), 1) << rank;
+    EXPECT_EQ(metrics.Value("winnow_data_plane_links_total"), 1) << rank;
+    EXPECT_EQ(metrics.Value("winnow_data_plane_refused_frames_total"), 0) << rank;
+  }
+}
+
+TEST(TlsDataPlane, AnswersAlikeWhereItIsEncrypted) {
+  const std::string request =
+      R"(/v1/completions -d '{"prompt": [1000, 1001, 1002], "max_tokens": 30, "temperature": 0}')";
+  const auto text_of = [](const std::string& answer) { return Json::parse(answer)["choices"][0]["text"]; };
+  const std::string flags[] = {"--data-plane=plain", "--data-plane=authenticated", "--data-plane=encrypted"};
+  std::vector<Json> texts;
+  for (const std::string& flag : flags) {
+    Cluster::Options options = ServerWithTls::Options();
+    options.flags.push_back(flag);
+    const auto cluster = Cluster::Start(options);
+    ASSERT_TRUE(cluster.ok()) << cluster.status().message();
+    texts.push_back(text_of(Shell("curl -sS --max-time 60 --cacert " + TheSite().path("ca.crt") + " https://" +
+                                  (*cluster)->http_address() + request)));
+    const std::string level = flag.substr(flag.find('=') + 1);
+    EXPECT_EQ((*cluster)->MetricsOf("cache-0").Value("winnow_data_plane_links_total", {{"protection", level}}), 1);
+    EXPECT_THAT((*cluster)->process().Log(), HasSubstr("frames of a link are " + level));
+    EXPECT_TRUE((*cluster)->Stop().ok());
+  }
+  EXPECT_EQ(texts[1], texts[0]);
+  EXPECT_EQ(texts[2], texts[0]);
+}
+
+TEST(TlsDataPlane, IsNotEncryptedByKeysThatCouldBeRead) {
+  EXPECT_THAT(Shell(WinnowBinary() + " cache-rank --metrics=127.0.0.1:0 --data-plane=encrypted"),
+              HasSubstr("--data-plane=encrypted needs --tls-cert, --tls-key and --tls-ca"));
+}
+
 TEST_F(Tls, CertificatesChangeWithoutRestart) {
   const auto serial = [] {
     return Shell("openssl s_client -connect " + cluster_->http_address() + " </dev/null 2>/dev/null" +

@@ -93,18 +93,29 @@ def write_configuration(folder):
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(configuration))
 
 
+def make_keys(folder):
+    """A file of two tenants' keys, and the keys; the second may ask for short answers alone."""
+    file = folder / "keys.yaml"
+    def add(*limits):
+        added = subprocess.run([winnow, "keys", "add", str(file), *limits], check=True, capture_output=True, text=True)
+        return re.search(r"wk-\S+", added.stdout)[0]
+    return file, [add("--name=alpha", "--tenant=north"), add("--name=beta", "--tenant=south", "--max-answer-tokens=100")]
+
+
 class Cluster:
     """Every role in a process of its own that nobody starts again."""
 
-    def __init__(self, processes):
+    def __init__(self, processes, keys_file):
         self.processes = processes
+        self.keys_file = keys_file
         self.running = {}
 
     def start(self, name):
         role = {"router": "router", "cache": "cache-rank"}.get(name.split("-")[0], "inference-rank")
         command = [winnow, role, f"--rank={name}", "--log-level=warning"]
         if role == "router":
-            command += [f"--http=127.0.0.1:{HTTP}", f"--grpc=127.0.0.1:{GRPC}", f"--metrics=127.0.0.1:{METRICS}"]
+            command += [f"--http=127.0.0.1:{HTTP}", f"--grpc=127.0.0.1:{GRPC}", f"--metrics=127.0.0.1:{METRICS}",
+                        f"--api-keys={self.keys_file}"]
         else:
             command += [f"--router=127.0.0.1:{GRPC}", "--threads=1"]
         if role == "cache-rank":
@@ -121,9 +132,10 @@ class Cluster:
 
 
 class Load:
-    """Users: long prompts with a common beginning, several samples, structured output, until it is over."""
+    """Users of two tenants, of whom some ask for what they may not have, or have no key: long prompts with a common beginning, several samples, structured output, until it is over."""
 
-    def __init__(self):
+    def __init__(self, keys):
+        self.keys = keys
         self.over = threading.Event()
         self.served = 0
         self.threads = [threading.Thread(target=self.run, args=(i,), daemon=True) for i in range(4)]
@@ -139,8 +151,12 @@ class Load:
             body = {"prompt": f"{document} Item 7 is", "max_tokens": 48, "temperature": 0.7, "n": 1 + turn % 2}
             if turn % 4 == 3:
                 body["guided_regex"] = "[0-9 ]{30,40}"
-            request = urllib.request.Request(f"http://127.0.0.1:{HTTP}/v1/completions", json.dumps(body).encode(),
-                                             {"content-type": "application/json"})
+            if turn % 5 == 1:
+                body["max_tokens"] = 101  # more than one of the keys allows
+            keys = ["", "wk-wrong", *[self.keys[user % 2]] * 4]
+            request = urllib.request.Request(
+                f"http://127.0.0.1:{HTTP}/v1/completions", json.dumps(body).encode(),
+                {"content-type": "application/json", "authorization": f"Bearer {keys[turn % len(keys)]}"})
             try:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     answer.read()
@@ -227,7 +243,8 @@ with tempfile.TemporaryDirectory() as folder, Processes() as processes:
     folder = pathlib.Path(folder)
     write_rules(folder)
     write_configuration(folder)
-    cluster = Cluster(processes)
+    keys_file, keys = make_keys(folder)
+    cluster = Cluster(processes, keys_file)
     roles = ["router-0", "cache-0", "cache-1", "prefill-0", "inference-0", "inference-1"]
     for name in roles:
         cluster.start(name)
@@ -241,7 +258,7 @@ with tempfile.TemporaryDirectory() as folder, Processes() as processes:
     for name in roles:
         wait_until(f"{name} is scraped", lambda: up(name))
 
-    load = Load()
+    load = Load(keys)
     step("under load every query of rules, dashboards and their variables has data")
     queries = list(queries_of_rules()) + list(queries_of_dashboards())
     assert len(queries) > 100, len(queries)

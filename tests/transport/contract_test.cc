@@ -134,14 +134,14 @@ TEST_P(ContractTest, NothingCanBeAllocatedBeforeConnect) {
 
 TEST_P(ContractTest, FramesThatComeBeforeConnectAreDeliveredAfterIt) {
   End a(GetParam(), {.incarnation = 1}), b(GetParam(), {.incarnation = 2});
-  ASSERT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());
+  const LinkProtection decided = Answer(*a.channel, *b.channel);
   ASSERT_EQ(PostBytes(*a.channel, 100, 1), absl::OkStatus());
   for (int i = 0; i < 1000; ++i) {
     a.transport->Progress();
     b.transport->Progress();
   }
   EXPECT_TRUE(b.frames.empty());
-  ASSERT_EQ(b.channel->Connect(a.channel->LocalAddress()), absl::OkStatus());
+  Complete(*b.channel, *a.channel, decided);
   ASSERT_TRUE(PumpUntil({a.transport.get(), b.transport.get()}, [&] { return b.frames.size() == 1; }));
   EXPECT_TRUE(HoldsBytes(b.frames[0], 100, 1));
 }
@@ -284,10 +284,9 @@ TEST_P(ContractTest, ChannelsOfOneTransportLeadToTheirOwnPeers) {
   End hub(GetParam(), {.incarnation = 1}), b(GetParam(), {.incarnation = 2}), c(GetParam(), {.incarnation = 3});
   const std::unique_ptr<Channel> to_c = hub.transport->NewChannel().value();
   EXPECT_NE(hub.channel->id(), to_c->id());
-  ASSERT_EQ(hub.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(to_c->Connect(c.channel->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(b.channel->Connect(hub.channel->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(c.channel->Connect(to_c->LocalAddress()), absl::OkStatus());
+  const LinkProtection with_b = Answer(*hub.channel, *b.channel), with_c = Answer(*to_c, *c.channel);
+  Complete(*b.channel, *hub.channel, with_b);
+  Complete(*c.channel, *to_c, with_c);
   std::vector<std::pair<Channel*, uint32_t>> at_hub;
   hub.transport->SetHandler(
       [&](Channel& from, ReceivedFrame frame) { at_hub.emplace_back(&from, frame.header().row_count); });
@@ -311,10 +310,9 @@ TEST_P(ContractTest, TwoChannelsBetweenTheSameTransportsDoNotMix) {
   End a(GetParam(), {.incarnation = 1}), b(GetParam(), {.incarnation = 2});
   const std::unique_ptr<Channel> a2 = a.transport->NewChannel().value(), b2 = b.transport->NewChannel().value();
   // Connected in opposite orders on the two sides.
-  ASSERT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(a2->Connect(b2->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(b2->Connect(a2->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(b.channel->Connect(a.channel->LocalAddress()), absl::OkStatus());
+  const LinkProtection first = Answer(*a.channel, *b.channel), second = Answer(*a2, *b2);
+  Complete(*b2, *a2, second);
+  Complete(*b.channel, *a.channel, first);
   std::vector<std::pair<Channel*, uint32_t>> at_b;
   b.transport->SetHandler(
       [&](Channel& from, ReceivedFrame frame) { at_b.emplace_back(&from, frame.header().row_count); });
@@ -438,8 +436,7 @@ TEST_P(ContractTest, ChannelsComeAndGo) {
   End a(GetParam(), {.incarnation = 1}), b(GetParam(), {.incarnation = 2});
   for (uint32_t round = 0; round < 10; ++round) {
     const std::unique_ptr<Channel> at_a = a.transport->NewChannel().value(), at_b = b.transport->NewChannel().value();
-    ASSERT_EQ(at_a->Connect(at_b->LocalAddress()), absl::OkStatus());
-    ASSERT_EQ(at_b->Connect(at_a->LocalAddress()), absl::OkStatus());
+    Open(*at_a, *at_b);
     ASSERT_EQ(PostBytes(*at_a, 5000, round), absl::OkStatus());
     ASSERT_TRUE(PumpUntil({a.transport.get(), b.transport.get()}, [&] { return b.frames.size() == 1; }));
     EXPECT_TRUE(HoldsBytes(b.frames[0], 5000, round));

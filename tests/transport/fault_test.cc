@@ -17,8 +17,7 @@ void ExpectDataLoss(const TransportUnderTest& kind, size_t size, const LinkFault
   // A second channel to a third transport, which must not care.
   End other(kind, {.incarnation = 0xc});
   const std::unique_ptr<Channel> to_other = link.b.transport->NewChannel().value();
-  ASSERT_EQ(to_other->Connect(other.channel->LocalAddress()), absl::OkStatus());
-  ASSERT_EQ(other.channel->Connect(to_other->LocalAddress()), absl::OkStatus());
+  Open(*other.channel, *to_other);
 
   for (uint32_t i = 0; i < 5; ++i) ASSERT_EQ(PostBytes(*link.a.channel, size, i), absl::OkStatus());
   ASSERT_TRUE(link.PumpUntil([&] { return !link.b.channel->failed().ok(); }));

@@ -29,8 +29,12 @@ struct TransportUnderTest {
   std::string path_name = {};
   std::function<PayloadPathKind(uint64_t incarnation)> path = {};
   bool notices_death = false;  // of the peer
+  // What both ends are told; kAuto authenticates headers, as between two processes of one host.
+  DataPlaneMode mode = DataPlaneMode::kPlain;
 
   std::unique_ptr<Transport> Make(TransportOptions options, LinkFaults faults = {}) const {
+    options.data_plane_mode = mode;
+    options.keys_are_secret = true;
     if (ucx_tls.empty()) return NewInprocTransport(options, std::move(faults));
     options.ucx_tls = ucx_tls;
     if (path) options.payload_paths = {path(options.incarnation)};
@@ -51,7 +55,8 @@ const std::vector<TransportUnderTest>& KindsUnderTest();
 inline std::vector<TransportUnderTest> KindsBetweenProcesses() {
   std::vector<TransportUnderTest> kinds;
   for (const TransportUnderTest& kind : KindsUnderTest()) {
-    if (!kind.ucx_tls.empty()) kinds.push_back(kind);
+    // What hands addresses to processes hands no keys.
+    if (!kind.ucx_tls.empty() && kind.mode == DataPlaneMode::kPlain) kinds.push_back(kind);
   }
   return kinds;
 }
@@ -87,6 +92,21 @@ inline bool PumpUntil(const std::vector<Transport*>& transports, const std::func
   return true;
 }
 
+// The two halves of opening a link, as its ends do it: the answerer first.
+inline LinkProtection Answer(Channel& answerer, const Channel& caller) {
+  EXPECT_EQ(answerer.Connect(caller.LocalAddress()), absl::OkStatus());
+  auto decided = answerer.DecideProtection(DataPlaneMode::kAuto);
+  EXPECT_EQ(decided.status(), absl::OkStatus());
+  return *decided;
+}
+inline void Complete(Channel& caller, const Channel& answerer, const LinkProtection& decided) {
+  EXPECT_EQ(caller.Connect(answerer.LocalAddress()), absl::OkStatus());
+  EXPECT_EQ(caller.TakeProtection(decided), absl::OkStatus());
+}
+inline void Open(Channel& caller, Channel& answerer) {
+  Complete(caller, answerer, Answer(answerer, caller));
+}
+
 // Paths may take a while to come up; what is tested is what happens from then on.
 inline void AwaitPath(const TransportUnderTest& kind, const std::vector<Transport*>& transports,
                       const std::vector<Channel*>& channels) {
@@ -103,8 +123,7 @@ struct Link {
   explicit Link(const TransportUnderTest& kind, size_t window_bytes = size_t{16} << 20, LinkFaults faults_of_a = {})
       : a(kind, {.incarnation = 0xa, .window_bytes = window_bytes}, std::move(faults_of_a)),
         b(kind, {.incarnation = 0xb, .window_bytes = window_bytes}) {
-    EXPECT_EQ(a.channel->Connect(b.channel->LocalAddress()), absl::OkStatus());
-    EXPECT_EQ(b.channel->Connect(a.channel->LocalAddress()), absl::OkStatus());
+    Open(*a.channel, *b.channel);
     AwaitPath(kind, {a.transport.get(), b.transport.get()}, {a.channel.get(), b.channel.get()});
   }
   bool PumpUntil(const std::function<bool()>& done) {

@@ -13,8 +13,8 @@
 
 #include "tools/bench/eflops/equivalent_flops.h"
 #include "tools/bench/engine_alone.h"
-#include "tools/bench/machine_flops.h"
-#include "tools/bench/machine_read.h"
+#include "tools/machine/machine_flops.h"
+#include "tools/machine/machine_read.h"
 #include "tools/bench/numbers.h"
 
 namespace winnow {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "tools/bench/engine_alone.h"
-#include "tools/bench/machine_read.h"
+#include "tools/machine/machine_read.h"
 #include "tools/bench/numbers.h"
 
 namespace winnow {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "tools/bench/best_seconds.h"
-#include "tools/bench/huge_page_memory.h"
+#include "tools/machine/best_seconds.h"
+#include "tools/machine/huge_page_memory.h"
 
 namespace winnow {
 namespace {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "tools/bench/best_seconds.h"
-#include "tools/bench/huge_page_memory.h"
-#include "tools/bench/machine_read.h"
+#include "tools/machine/best_seconds.h"
+#include "tools/machine/huge_page_memory.h"
+#include "tools/machine/machine_read.h"
 
 namespace winnow {
 namespace {

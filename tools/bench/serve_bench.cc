@@ -12,7 +12,7 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "tools/bench/machine_read.h"
+#include "tools/machine/machine_read.h"
 #include "tools/bench/serve_sections.h"
 
 ABSL_FLAG(std::string, model, "", "folder of the model to serve; empty: WINNOW_BENCH_MODEL, else the demo model");

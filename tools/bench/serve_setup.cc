@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "tests/e2e/golden.h"
-#include "tools/bench/machine_read.h"
+#include "tools/machine/machine_read.h"
 #include "tools/bench/other_load.h"
 #include "tools/bench/serve_sections.h"
 

@@ -14,10 +14,12 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "kernels/cuda/plugin.h"
 #include "transport/nccl/nccl_path.h"
 #include "transport/peer/p2p_path.h"
+#include "transport/seal/frame_seal.h"
 #include "transport/transport.h"
 #include "transport/wire/crc32c.h"
 
@@ -25,7 +27,9 @@
 // inproc. p2p and nccl with a GPU each where there are two.
 //   transport_bench [seconds per measurement = 0.5] [only transports whose name contains this]
 // Latency: half a round trip of a frame with 64 bytes. Bandwidth: frames one way as fast as the window returns,
-// received frames dropped at once; both sides compute the checksum, the payload is not rewritten between frames.
+// received frames dropped at once; both sides compute the checksum, or seal and open, the payload is not rewritten
+// between frames. Seals by transport/seal/protection.h: 1 headers, 2 authenticated, 3 encrypted; p50 is a frame without
+// payload on one core.
 
 namespace {
 
@@ -57,6 +61,7 @@ struct Setup {
   const char* name;
   const char* tls;        // null: inproc
   const char* path = "";  // payload path
+  DataPlaneMode mode = DataPlaneMode::kPlain;
 };
 
 // Of one of the two processes, 0 or 1: a GPU each where there are two.
@@ -71,6 +76,8 @@ struct End {
   End(const Setup& setup, int side, std::chrono::microseconds spin_time) : spin(spin_time) {
     TransportOptions options;
     options.incarnation = 1;
+    options.data_plane_mode = setup.mode;
+    options.keys_are_secret = true;
     if (setup.tls == nullptr) {
       transport = NewInprocTransport(options);
     } else {
@@ -164,14 +171,25 @@ Result Measure(End& end) {
   return result;
 }
 
-// The two sides swap their addresses through a socket.
-void Exchange(int socket, End& end) {
+// The two sides swap their addresses through a socket, and side 1 says how frames are protected.
+void Exchange(int socket, End& end, int side) {
   const std::string own = end.channel->LocalAddress();
   char peer[4096];
   WINNOW_CHECK(send(socket, own.data(), own.size(), 0) == static_cast<ssize_t>(own.size()));
   const ssize_t size = recv(socket, peer, sizeof(peer), 0);
   WINNOW_CHECK(size > 0);
   WINNOW_CHECK(end.channel->Connect({peer, static_cast<size_t>(size)}).ok());
+  if (side == 1) {
+    const LinkProtection decided = end.channel->DecideProtection(DataPlaneMode::kAuto).value();
+    const std::string answer = std::string(1, static_cast<char>(decided.level)) + decided.key.bytes();
+    WINNOW_CHECK(send(socket, answer.data(), answer.size(), 0) == static_cast<ssize_t>(answer.size()));
+    return;
+  }
+  char answer[1 + SessionKey::kBytes];
+  WINNOW_CHECK(recv(socket, answer, sizeof(answer), 0) == sizeof(answer));
+  const LinkProtection decided{.level = static_cast<Protection>(answer[0]),
+                               .key = SessionKey::FromBytes({answer + 1, SessionKey::kBytes}).value()};
+  WINNOW_CHECK(end.channel->TakeProtection(decided).ok());
 }
 
 // False where the path does not come up.
@@ -196,7 +214,7 @@ void Run(const Setup& setup, const char* mode, std::chrono::microseconds spin) {
   const auto measure = [&] {
     PinTo(0);
     End end(setup, 0, spin);
-    Exchange(sockets[0], end);
+    Exchange(sockets[0], end, 0);
     if (AwaitPath(setup, end)) {
       Report(setup, mode, Measure(end));
     } else {
@@ -208,7 +226,7 @@ void Run(const Setup& setup, const char* mode, std::chrono::microseconds spin) {
   const auto serve = [&] {
     PinTo(1);
     End end(setup, 1, spin);
-    Exchange(sockets[1], end);
+    Exchange(sockets[1], end, 1);
     Serve(end);
     (void)!send(sockets[1], "", 1, 0);
   };
@@ -243,7 +261,7 @@ void RunKill(const Setup& setup) {
   const pid_t victim = fork();
   if (victim == 0) {
     End end(setup, 1, spin);
-    Exchange(sockets[1], end);
+    Exchange(sockets[1], end, 1);
     AwaitPath(setup, end);
     (void)!send(sockets[1], "", 1, 0);
     while (true) pause();
@@ -251,7 +269,7 @@ void RunKill(const Setup& setup) {
   const pid_t measurer = fork();
   if (measurer == 0) {
     auto end = std::make_unique<End>(setup, 0, spin);
-    Exchange(sockets[0], *end);
+    Exchange(sockets[0], *end, 0);
     AwaitPath(setup, *end);
     char ready = 0;
     (void)!recv(sockets[0], &ready, 1, 0);
@@ -310,6 +328,27 @@ void ReportCore() {
   }
   std::printf("%-12s %-6s %10s %10s %12.2f %12.2f\n", "memcpy", "", "", "", copy[0], copy[1]);
   std::printf("%-12s %-6s %10s %10s %12.2f %12.2f\n", "crc32c", "", "", "", checksum[0], checksum[1]);
+  for (const Protection level : {Protection::kHeaders, Protection::kAuthenticated, Protection::kEncrypted}) {
+    const auto seal =
+        FrameSeal::Create({.level = level, .key = SessionKey::Make().value()}, FrameSeal::End::kCaller).value();
+    wire::FrameHeader header{};
+    double rate[2];
+    for (int i = 0; i < 2; ++i) {
+      std::vector<std::byte> payloads(16 * sizes[i], std::byte{1});
+      rate[i] = GbPerSecond(sizes[i], [&] {
+        seal->Seal(header, std::span(payloads).subspan(header.frame_number++ % 16 * sizes[i], sizes[i]));
+      });
+    }
+    constexpr size_t kFrames = 1000;
+    const double frames_per_us = GbPerSecond(kFrames,
+                                             [&] {
+                                               for (size_t i = 0; i < kFrames; ++i, ++header.frame_number)
+                                                 seal->Seal(header, {});
+                                             }) *
+                                 1e3;
+    std::printf("%-12s %-6s %10.2f %10s %12.2f %12.2f\n", absl::StrCat("seal ", static_cast<int>(level)).c_str(), "",
+                1 / frames_per_us, "", rate[0], rate[1]);
+  }
 }
 
 // Asked in a process of its own: what CUDA sets up does not survive a fork.
@@ -333,7 +372,10 @@ int main(int argc, char** argv) {
   std::printf("%-12s %-6s %10s %10s %12s %12s\n", "transport", "wait", "p50 us", "p99 us", "64 KiB GB/s", "1 MiB GB/s");
   for (const Setup& setup :
        {Setup{"inproc", nullptr}, Setup{"ucx posix", "posix,self"}, Setup{"ucx sysv", "sysv,self"},
-        Setup{"ucx tcp", "tcp,self"}, Setup{"p2p", "posix,self", "p2p"}, Setup{"nccl", "posix,self", "nccl"}}) {
+        Setup{"ucx tcp", "tcp,self"}, Setup{"tcp headers", "tcp,self", "", DataPlaneMode::kAuto},
+        Setup{"tcp authent.", "tcp,self", "", DataPlaneMode::kAuthenticated},
+        Setup{"tcp encrypt.", "tcp,self", "", DataPlaneMode::kEncrypted}, Setup{"p2p", "posix,self", "p2p"},
+        Setup{"p2p headers", "posix,self", "p2p", DataPlaneMode::kAuto}, Setup{"nccl", "posix,self", "nccl"}}) {
     if (std::string_view(setup.name).find(only) == std::string_view::npos) continue;
     if (std::string_view(setup.path) == "nccl" && gpus < 2) continue;
     Run(setup, "spin", kForever);

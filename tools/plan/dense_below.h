@@ -9,7 +9,7 @@ namespace winnow {
 // decodes faster so, as finding rows costs a layer some launches, however short the context is. A constant of model and
 // GPU, never of the batch, so that answers do not depend on the load. A multiple of 1,024, and at most
 // kMostDenseTokens.
-uint32_t DenseBelowTokens(const PlanModel& model, int num_layers, const GpuRates& rates);
+uint32_t DenseBelowTokens(const PlanModel& model, int num_layers, const DeviceRates& rates);
 
 // Larger batches of longer contexts gain more by selecting than one sequence loses.
 inline constexpr uint32_t kMostDenseTokens = 32768;

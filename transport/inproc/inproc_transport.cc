@@ -86,7 +86,7 @@ class InprocTransport final : public FramedTransport {
       if (FramedChannel* channel = Find(block->header.channel); channel != nullptr) {
         channel->Arrived(std::move(block));
       } else {
-        ++mutable_counters().stray_frames;
+        NoteRefused(/*stray=*/true, absl::NotFoundError("the frame names no channel of this process"));
       }
     }
     taken_.clear();

@@ -10,7 +10,8 @@ namespace winnow {
 absl::Status UcxChannel::Open() {
   WINNOW_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(
                                        settings_.context, pool_, [this](BlockPtr block) { Receive(std::move(block)); },
-                                       [this](absl::Status status) { NoteError(std::move(status)); }));
+                                       [this](absl::Status status) { NoteError(std::move(status)); },
+                                       [this](absl::Status status) { NoteNoFrame(std::move(status)); }));
   worker_address_ = worker_->address();
   return absl::OkStatus();
 }
@@ -32,7 +33,7 @@ absl::Status UcxChannel::Connect(std::string_view peer_address) {
   const bool watch_peer = address.host != settings_.host || !settings_.may_use_shared_memory;
   WINNOW_RETURN_IF_ERROR(worker_->Connect(*worker, watch_peer));
   paths_.Connect(endpoint);
-  SetPeer(address.channel, address.incarnation);
+  SetPeer(address.channel, address.incarnation, address.host != settings_.host);
   path_is_open_ = !transport_.options().payload_paths.empty();
   SettlePath();
   return absl::OkStatus();
@@ -52,7 +53,7 @@ void UcxChannel::Pump() {
   if (path_is_open_) SettlePath();
   Land();
   if (!link_error_.ok()) {
-    if (absl::IsDataLoss(link_error_)) ++transport_.mutable_counters().bad_frames;
+    if (absl::IsDataLoss(link_error_)) transport_.NoteRefused(/*stray=*/false, link_error_);
     Fail(link_error_);
     transport_.NoteRoom();  // whoever waits shall see it
   }
@@ -99,7 +100,16 @@ void UcxChannel::Disconnect() {
   paths_.Drop();
 }
 
+void UcxChannel::NoteNoFrame(absl::Status why) {
+  if (!has_key()) return NoteError(std::move(why));
+  transport_.NoteRefused(/*stray=*/true, why);
+}
+
 void UcxChannel::Receive(BlockPtr block) {
+  // Before a payload path is asked for what the frame announces, or memory is kept for it.
+  if (has_key() && !IsFromPeer(block->header)) {
+    return transport_.NoteRefused(/*stray=*/true, absl::NotFoundError("the frame names another channel or sender"));
+  }
   block->consumption = consumption_;
   if (block->by_reference) {
     NoteError(paths_.path() != nullptr ? paths_.path()->Expect(*block)

@@ -52,6 +52,8 @@ class UcxChannel final : public FramedChannel {
 
   // Inside the worker's progress.
   void Receive(BlockPtr block);
+  // A message that has not the size of a frame: of the peer, or, where frames need a key, of anybody.
+  void NoteNoFrame(absl::Status why);
   // Hands on what is here whole, in order.
   void Land();
   // Tells which path the channel takes as soon as that is known.

@@ -62,17 +62,18 @@ UcxContext::~UcxContext() {
 }
 
 UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-                     ErrorHandler on_error)
+                     ErrorHandler on_error, ErrorHandler on_no_frame)
     : context_(std::move(context)),
       pool_(std::move(pool)),
       on_arrival_(std::move(on_arrival)),
-      on_error_(std::move(on_error)) {}
+      on_error_(std::move(on_error)),
+      on_no_frame_(std::move(on_no_frame)) {}
 
 absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(std::shared_ptr<UcxContext> context,
                                                              std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-                                                             ErrorHandler on_error) {
-  std::unique_ptr<UcxWorker> worker(
-      new UcxWorker(std::move(context), std::move(pool), std::move(on_arrival), std::move(on_error)));
+                                                             ErrorHandler on_error, ErrorHandler on_no_frame) {
+  std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), std::move(pool), std::move(on_arrival),
+                                                  std::move(on_error), std::move(on_no_frame)));
   WINNOW_RETURN_IF_ERROR(worker->Open());
   return worker;
 }
@@ -166,7 +167,7 @@ absl::StatusOr<bool> UcxWorker::Arm() {
 void UcxWorker::Receive(const void* header, size_t header_bytes, const void* data, size_t data_bytes) {
   const bool announced = header_bytes == kAnnouncedBytes && data_bytes == 0;
   if ((header_bytes != sizeof(wire::FrameHeader) && !announced) || data_bytes > wire::kMaxPayloadBytes) {
-    on_error_(absl::DataLossError(
+    on_no_frame_(absl::DataLossError(
         absl::StrCat("message with ", header_bytes, " header and ", data_bytes, " payload bytes is no frame")));
     return;
   }

@@ -33,15 +33,15 @@ class UcxContext {
 // else's queue; and destroying the worker is a way to let go of the link that asks nothing of the peer.
 class UcxWorker {
  public:
-  // Both are called inside Progress only. A block holds a header and a payload, or a reference to one, as
-  // they came, unchecked.
+  // All are called inside Progress only. A block holds a header and a payload, or a reference to one, as they came,
+  // unchecked: whoever reaches the worker's address can send any.
   using ArrivalHandler = std::function<void(BlockPtr block)>;
   using ErrorHandler = std::function<void(absl::Status status)>;
 
-  // `pool`: where arriving frames are put.
+  // `pool`: where arriving frames are put. `on_error`: the link has broken; `on_no_frame`: a message is none.
   static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(std::shared_ptr<UcxContext> context,
                                                            std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-                                                           ErrorHandler on_error);
+                                                           ErrorHandler on_error, ErrorHandler on_no_frame);
   // Takes back all blocks; does not wait for the peer.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;
@@ -63,7 +63,7 @@ class UcxWorker {
 
  private:
   UcxWorker(std::shared_ptr<UcxContext> context, std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-            ErrorHandler on_error);
+            ErrorHandler on_error, ErrorHandler on_no_frame);
   absl::Status Open();
   void Receive(const void* header, size_t header_bytes, const void* data, size_t data_bytes);
 
@@ -71,6 +71,7 @@ class UcxWorker {
   const std::shared_ptr<BlockPool> pool_;
   const ArrivalHandler on_arrival_;
   const ErrorHandler on_error_;
+  const ErrorHandler on_no_frame_;
   ucp_worker_h worker_ = nullptr;
   ucp_ep_h endpoint_ = nullptr;
   int event_fd_ = -1;

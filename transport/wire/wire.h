@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -21,7 +22,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 8;
+inline constexpr uint16_t kVersion = 9;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -76,6 +77,8 @@ inline constexpr uint32_t kSectionIndexQuery =
     16;  // f32 [num_rows][KvLayout::index_query_floats]: what the model's indexer scores layer_first with, rotated
 
 struct FrameHeader {
+  using Tag = std::array<uint8_t, 16>;
+
   uint32_t magic;
   uint16_t version;
   FrameType type;
@@ -93,10 +96,11 @@ struct FrameHeader {
   uint32_t row_count;  // rows of the plan (StepPlan, Layer), rows per kv head (AppendRange, Refill), queries
                        // (PromptQueries, PrefixQueries, PrefixStates), entries (StepRows, Delta, Partial, Watermark)
   uint64_t payload_bytes;
-  uint32_t payload_crc32c;
-  uint32_t header_crc32c;  // over the header with this field 0
+  uint32_t payload_crc32c;  // 0 where `tag` covers the payload
+  uint32_t header_crc32c;   // over the header with this field 0
+  Tag tag;                  // of links with a key (transport/seal/frame_seal.h); zeros without one
 };
-static_assert(sizeof(FrameHeader) == 80 && std::is_trivially_copyable_v<FrameHeader>);
+static_assert(sizeof(FrameHeader) == 96 && std::is_trivially_copyable_v<FrameHeader>);
 
 // FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/step/exchange.h).
 // Rows, and what is selected for them, travel without frames; PlanRow::flags is the row's seat, apply_position the

@@ -45,6 +45,11 @@ void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload) {
   header.version = wire::kVersion;
   header.payload_bytes = payload.size();
   header.payload_crc32c = Crc32c(payload);
+  header.tag = {};
+  SealHeader(header);
+}
+
+void SealHeader(wire::FrameHeader& header) {
   header.header_crc32c = HeaderChecksum(header);
 }
 

@@ -11,8 +11,11 @@ namespace winnow {
 
 bool IsKnownFrameType(wire::FrameType type);
 
-// Fills in magic, version, payload_bytes and both checksums; everything else must be set.
+// Fills in magic, version, payload_bytes, both checksums and the tag of links without a key; everything else must be
+// set.
 void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload);
+// Fills in the header's checksum alone, when all else is set.
+void SealHeader(wire::FrameHeader& header);
 
 // The header at the start of `bytes`, which may have any alignment: DATA_LOSS unless magic, version, type, phase, sizes
 // and header checksum are right. The payload is not looked at.

@@ -45,6 +45,7 @@ CacheProcessOptions::CacheProcessOptions() {
 void CacheProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   join.Declare(fields);
+  DeclareDataPlane(fields, &data_plane);
   cache.Declare(fields);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cmd/role/options/data_plane_options.h"
 #include "cmd/role/options/process_options.h"
 #include "common/base/dtype.h"
 #include "common/config/device_choice.h"
@@ -31,6 +32,7 @@ struct CacheOptions {
 struct CacheProcessOptions {
   ProcessOptions process;
   JoinOptions join;
+  DataPlaneMode data_plane = DataPlaneMode::kAuto;
   CacheOptions cache;
 
   CacheProcessOptions();

@@ -63,6 +63,7 @@ InferenceProcessOptions::InferenceProcessOptions() {
 void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   join.Declare(fields);
+  DeclareDataPlane(fields, &data_plane);
   fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
   fields.Enum(
       "role", &role,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/role/options/cache_options.h"
+#include "cmd/role/options/data_plane_options.h"
 #include "cmd/role/options/process_options.h"
 #include "cmd/role/options/selection_options.h"
 #include "common/base/dtype.h"
@@ -43,6 +44,7 @@ struct InferenceProcessOptions {
   InferenceRole role = InferenceRole::kBoth;
   uint32_t decode_prefill_tokens = 256;
   TransportKind transport = TransportKind::kAuto;
+  DataPlaneMode data_plane = DataPlaneMode::kAuto;
   SelectInPlace select_in_place = SelectInPlace::kAuto;
   DeviceChoice device;
   int tensor_parallel = 0;

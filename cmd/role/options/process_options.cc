@@ -3,28 +3,82 @@
 #include "absl/strings/str_replace.h"
 #include "cmd/role/own_address.h"
 #include "common/config/host_address.h"
+#include "common/tracing/otlp_post.h"
 
 namespace winnow {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::chrono::seconds kLeastLease{2};
+constexpr std::chrono::seconds kLongestLease{3600};
+
+}  // namespace
+
+void DiscoveryOptions::Declare(Fields& fields) {
+  fields.Custom(
+      "registry", "etcd://HOST:PORT[,...][/PREFIX]",
+      "Registry in which routers are found by ranks: members of an etcd cluster (3.4 or later), and what all keys "
+      "begin with (winnow). etcds:// is TLS, with --tls-cert, --tls-key and --tls-ca. What runs goes on without it.",
+      [this](std::string_view text) -> absl::Status {
+        registry = std::nullopt;
+        if (text.empty()) return absl::OkStatus();
+        WINNOW_ASSIGN_OR_RETURN(registry, RegistryUrl::Parse(text));
+        return absl::OkStatus();
+      },
+      [this] { return registry ? registry->ToString() : std::string(); });
+  fields.Custom(
+      "registry-lease", "DURATION",
+      "How long a process that is silent stays in the registry; whole seconds from 2s to 1h.",
+      [this](std::string_view text) -> absl::Status {
+        WINNOW_ASSIGN_OR_RETURN(const std::chrono::microseconds duration, ParseDuration(text));
+        if (duration < kLeastLease || duration > kLongestLease || duration % std::chrono::seconds(1) != 0us) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("expected whole seconds from 2s to 1h, got \"", AbslSv(text), "\""));
+        }
+        lease = duration;
+        return absl::OkStatus();
+      },
+      [this] { return FormatDuration(lease); });
+}
 
 void JoinOptions::Declare(Fields& fields) {
   fields.Custom(
       "router", "HOST:PORT[,...]",
-      "gRPC addresses of routers. The first that answers is taken; when it is lost, the next. A name with several "
-      "addresses stands for all of them.",
+      "gRPC addresses of routers; the rank registers with all of them, and a name with several addresses stands for "
+      "all of these. Empty = those in the registry or, without --registry, 127.0.0.1:8001.",
       [this](std::string_view text) -> absl::Status {
+        routers.clear();
+        if (text.empty()) return absl::OkStatus();
         WINNOW_ASSIGN_OR_RETURN(routers, ParseHostPorts(text));
         return absl::OkStatus();
       },
       [this] { return ToString(routers); });
+  discovery.Declare(fields);
+  DeclareAdvertise(fields, &advertise);
+}
+
+std::vector<HostPort> JoinOptions::Routers() const {
+  if (!routers.empty() || discovery.registry) return routers;
+  return {{"127.0.0.1", 8001}};
+}
+
+std::vector<HostPort> JoinOptions::Landmarks() const {
+  return routers.empty() && discovery.registry ? discovery.registry->endpoints : Routers();
+}
+
+void DeclareAdvertise(Fields& fields, std::string* advertise) {
   fields.Custom(
       "advertise", "HOST[:PORT]",
-      "Where the router and other ranks reach this process, if not where it listens (--grpc); without a port, the one "
-      "of --grpc. Empty = the address that it listens on, or, where that is all of them, the one towards the router.",
-      [this](std::string_view text) {
-        advertise = std::string(text);
-        return CheckAdvertise(advertise);
+      "Where other processes reach this one, if not where it listens (--grpc); without a port, the one of --grpc. "
+      "Empty = the address that it listens on, or, where that is all of them, the one towards the router; of routers, "
+      "for the registry alone, the one towards that.",
+      [advertise](std::string_view text) {
+        *advertise = std::string(text);
+        return CheckAdvertise(*advertise);
       },
-      [this] { return advertise; });
+      [advertise] { return *advertise; });
 }
 
 void SecurityOptions::Declare(Fields& fields) {
@@ -69,6 +123,22 @@ void LogFlags::Declare(Fields& fields, const std::string& whose) {
               "Lines for people, or a JSON object each, with time (UTC), level, role, rank and message.");
 }
 
+void TracingFlags::Declare(Fields& fields) {
+  fields.Custom(
+      "otlp-endpoint", "URL",
+      "Where spans of traced requests go: http://HOST:PORT of an OpenTelemetry collector, which gets them by OTLP/HTTP "
+      "in JSON at /v1/traces. Empty = nowhere: nothing is traced.",
+      [this](std::string_view text) {
+        otlp_endpoint = std::string(text);
+        return text.empty() ? absl::OkStatus() : OtlpEndpoint::Parse(text).status();
+      },
+      [this] { return otlp_endpoint; });
+  fields.Number("trace-sample", &sample,
+                "Of routers: share of the requests that are traced where their clients name no trace; one that a "
+                "client names is traced if its `traceparent` says so.",
+                0, 1);
+}
+
 void ProcessOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   fields.Text("rank", &rank, "Name of this process, unique among those of its role.");
@@ -80,6 +150,7 @@ void ProcessOptions::Declare(Fields& fields) {
                  "Where HTTP answers /metrics, and the probes /ready, /live and /health; hosts as for --grpc.");
   security.Declare(fields);
   log.Declare(fields, "Of this process");
+  tracing.Declare(fields);
   fields.Integer("report-fd", &report_fd, "Descriptor on which to tell a parent process the addresses and readiness.",
                  -1, 1 << 20);
 }

@@ -1,21 +1,38 @@
 #pragma once
+#include <chrono>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/config/fields.h"
+#include "common/discovery/registry_url.h"
 #include "common/log/log.h"
 #include "common/tls/tls_files.h"
 
 namespace winnow {
 
-// Of ranks: the routers that they belong to, and where others reach them.
-struct JoinOptions {
-  std::vector<HostPort> routers{{"127.0.0.1", 8001}};
-  std::string advertise;
+// Where processes of a cluster find each other, beside the addresses that they are told.
+struct DiscoveryOptions {
+  std::optional<RegistryUrl> registry;
+  std::chrono::microseconds lease{10'000'000};
 
   void Declare(Fields& fields);
+};
+
+// How a process finds others, and where these reach it.
+struct JoinOptions {
+  std::vector<HostPort> routers;  // as told; of ranks
+  DiscoveryOptions discovery;
+  std::string advertise;
+
+  // Of ranks.
+  void Declare(Fields& fields);
+  // Those told or, where there are none and no registry, the one that listens on this machine by default.
+  std::vector<HostPort> Routers() const;
+  // On the way to which this machine's address is the one that others reach: routers or, without any, the registry.
+  std::vector<HostPort> Landmarks() const;
 };
 
 // Whom a process takes calls from, and what it encrypts.
@@ -42,6 +59,14 @@ struct LogFlags {
   void Declare(Fields& fields, const std::string& whose);
 };
 
+// Where a process sends the spans of traced requests.
+struct TracingFlags {
+  std::string otlp_endpoint;  // empty: nowhere
+  double sample = 1;          // of the requests that name no trace of their own
+
+  void Declare(Fields& fields);
+};
+
 // Of every process.
 struct ProcessOptions {
   std::string cluster = "local";
@@ -50,9 +75,13 @@ struct ProcessOptions {
   HostPort metrics{"127.0.0.1", 0};
   SecurityOptions security;
   LogFlags log;
+  TracingFlags tracing;
   int report_fd = -1;
 
   void Declare(Fields& fields);
 };
+
+// Shared by ranks and routers.
+void DeclareAdvertise(Fields& fields, std::string* advertise);
 
 }  // namespace winnow

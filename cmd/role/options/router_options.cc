@@ -93,6 +93,8 @@ RouterProcessOptions::RouterProcessOptions() {
 
 void RouterProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
+  discovery.Declare(fields);
+  DeclareAdvertise(fields, &advertise);
   fields.Folder("model", &model, "Folder of the model: its tokenizer and chat template are read here.");
   fields.Text(
       "model-id", &model_id,

@@ -57,6 +57,8 @@ struct ChatFlags {
 
 struct RouterProcessOptions {
   ProcessOptions process;
+  DiscoveryOptions discovery;
+  std::string advertise;
   std::string model;
   std::string model_id;
   HostPort http{"127.0.0.1", 8000};

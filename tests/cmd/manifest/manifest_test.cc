@@ -136,6 +136,8 @@ TEST(Manifest, WhatOthersReachNeedsTlsOrAWord) {
                   "set security.http_tls_cert, or security.insecure where the network is private"));
   EXPECT_THAT(ErrorsOf("model: {path: m}\nrouter: {http: \"0.0.0.0:80\"}\nsecurity: {insecure: true}\n"), IsEmpty());
   EXPECT_THAT(ErrorsOf("model: {path: m}\nsecurity: {tls_cert: c}\n"), ElementsAre(HasSubstr("need each other")));
+  EXPECT_THAT(ErrorsOf("model: {path: m}\nsecurity: {data_plane: encrypted}\n"),
+              ElementsAre(HasSubstr("security.data_plane=encrypted needs security.tls_cert")));
   EXPECT_THAT(ErrorsOf("model: {path: m}\nnodes:\n  a: {address: 10.0.0.1, router: true, inference_ranks: 1, "
                        "cache_ranks: 1}\n"),
               ElementsAre(HasSubstr("reached from other machines")));

@@ -13,10 +13,10 @@ TEST(Quote, YamlReadsBackWhatWasQuoted) {
 }
 
 TEST(Quote, AShellTakesItAsOneWord) {
-  EXPECT_EQ(ShellQuoted("--selection=winnow,budget=5"), "--selection=winnow,budget=5");
-  EXPECT_EQ(ShellQuoted("--cors-origins=*"), "'--cors-origins=*'");
-  EXPECT_EQ(ShellQuoted("it's $HOME"), "'it'\\''s $HOME'");
-  EXPECT_EQ(ShellQuoted(""), "''");
+  EXPECT_EQ(ShellWord("--selection=winnow,budget=5"), "--selection=winnow,budget=5");
+  EXPECT_EQ(ShellWord("--cors-origins=*"), "'--cors-origins=*'");
+  EXPECT_EQ(ShellWord("it's $HOME"), "'it'\\''s $HOME'");
+  EXPECT_EQ(ShellWord(""), "''");
 }
 
 }  // namespace

@@ -41,6 +41,16 @@ TEST(OwnAddress, RefusesLoopbackForARouterElsewhere) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1:8001 cannot reach"));
 }
 
+TEST(OwnAddress, RefusesToPublishLoopbackInARegistryElsewhere) {
+  EXPECT_EQ(*PublishedAddress("", {"127.0.0.1", 8001}, {"127.0.0.1", 2379}), "127.0.0.1:8001");
+  EXPECT_EQ(*PublishedAddress("router.example", {"127.0.0.1", 8001}, {"192.0.2.5", 2379}), "router.example:8001");
+  const absl::Status status = PublishedAddress("", {"127.0.0.1", 8001}, {"192.0.2.5", 2379}).status();
+  if (status.code() == absl::StatusCode::kUnavailable) GTEST_SKIP() << "this machine has no network";
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("this router listens on 127.0.0.1:8001"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("--advertise"));
+}
+
 TEST(OwnAddress, ChecksWhatIsToBeAdvertised) {
   EXPECT_TRUE(CheckAdvertise("").ok());
   EXPECT_TRUE(CheckAdvertise("host").ok());

@@ -193,6 +193,38 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   }
 }
 
+TEST_F(UpOptionsTest, ARegistryReachesRouterAndRanksWhichKeepTheirRouter) {
+  const std::vector<std::string> flags = {"--registry=etcds://a:1,b:2/site", "--registry-lease=4s"};
+  ASSERT_TRUE(LoadOptions(Fields::Of(options_), flags).ok());
+  const HostPort router{"127.0.0.1", 7777};
+  InferenceProcessOptions given = options_.InferenceRank(0, router), rank;
+  ASSERT_TRUE(LoadYaml(Fields::Of(rank), DumpYaml(Fields::Of(given)), "rank").ok());
+  for (const DiscoveryOptions& discovery :
+       {rank.join.discovery, options_.Router().discovery, options_.CacheRank(0, router).join.discovery}) {
+    ASSERT_TRUE(discovery.registry.has_value());
+    EXPECT_EQ(discovery.registry->ToString(), "etcds://a:1,b:2/site");
+    EXPECT_EQ(discovery.lease, std::chrono::seconds(4));
+  }
+  EXPECT_EQ(rank.join.Routers(), std::vector<HostPort>{router});
+}
+
+TEST_F(UpOptionsTest, ARankThatIsToldNoRouterLooksInTheRegistryOrOnThisMachine) {
+  JoinOptions join;
+  EXPECT_EQ(join.Routers(), (std::vector<HostPort>{{"127.0.0.1", 8001}}));
+  EXPECT_EQ(join.Landmarks(), join.Routers());
+  const Fields fields = Fields::Of(join);
+  ASSERT_TRUE(LoadOptions(fields, std::vector<std::string>{"--registry=etcd://10.0.0.5:2379"}).ok());
+  EXPECT_THAT(join.Routers(), testing::IsEmpty());
+  EXPECT_EQ(join.Landmarks(), (std::vector<HostPort>{{"10.0.0.5", 2379}}));
+  ASSERT_TRUE(LoadOptions(fields, std::vector<std::string>{"--router=a:1"}).ok());
+  EXPECT_EQ(join.Landmarks(), (std::vector<HostPort>{{"a", 1}}));
+  for (const char* flag : {"--registry=10.0.0.5:2379", "--registry-lease=1s", "--registry-lease=2500ms"}) {
+    const absl::Status status = LoadOptions(fields, std::vector<std::string>{flag}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << flag;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("option \"registry"));
+  }
+}
+
 TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--selection=async-token,window=16,budget=512",
                                                                          "--budget=256", "--pool-factor=3"})

@@ -236,6 +236,26 @@ TEST_F(MembershipClientTest, JoinsEveryRouterAndServesWhileOneKnowsIt) {
   EXPECT_EQ(serving_, std::vector<bool>{true});
 }
 
+TEST_F(MembershipClientTest, JoinsRoutersThatAreFoundLaterAndStaysWithThoseThatAnswer) {
+  FakeMembership second;
+  auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
+  ASSERT_TRUE(other.ok()) << other.status();
+  const HostPort first_address = *ParseHostPort(server_->address()),
+                 second_address = *ParseHostPort((*other)->address());
+  RouterMemberships memberships({}, Options());
+  memberships.SetDiscovered({first_address});
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 1; }));
+  memberships.SetDiscovered({first_address, second_address});
+  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= 1; }));
+  memberships.SetDiscovered({second_address});
+  int heartbeats = 0;
+  {
+    const std::lock_guard lock(membership_.mutex);
+    heartbeats = membership_.heartbeats;
+  }
+  EXPECT_TRUE(membership_.Await([&] { return membership_.heartbeats > heartbeats + 4; })) << "it answers: it stays";
+}
+
 TEST_F(MembershipClientTest, ARefusalByOneRouterIsFinal) {
   FakeMembership second;
   second.refusal = grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "kv_shape.head_dim differs");

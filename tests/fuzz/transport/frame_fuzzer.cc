@@ -7,20 +7,21 @@
 #include "transport/wire/wire_check.h"
 
 // Input: what arrives as one frame, header then payload. It goes through the parser as it is, through a real channel in
-// place of a good frame's bytes, and, sealed again so that the checks behind the checksums are reached, through the
-// channel once more.
+// place of a good frame's bytes, and, with right checksums so that the checks behind them are reached, through the
+// channel once more. A channel with a key delivers none of it.
 
 namespace {
 
 using namespace winnow;
 
 // Sends one frame whose header and payload are replaced by the input on the way.
-void ThroughChannel(std::span<const std::byte> input, bool seal) {
+void ThroughChannel(std::span<const std::byte> input, bool seal, DataPlaneMode mode) {
   wire::FrameHeader forged{};
   std::memcpy(&forged, input.data(), std::min(input.size(), sizeof(forged)));
   const std::span<const std::byte> rest = input.subspan(std::min(input.size(), sizeof(forged)));
   TransportOptions options;
   options.incarnation = 7;
+  options.data_plane_mode = mode;
   uint32_t channel_of_b = 0;
   const auto a = NewInprocTransport(options, [&](wire::FrameHeader& header, std::span<std::byte> payload) {
     header = forged;
@@ -35,6 +36,7 @@ void ThroughChannel(std::span<const std::byte> input, bool seal) {
   const auto at_a = a->NewChannel().value(), at_b = b->NewChannel().value();
   channel_of_b = at_b->id();
   WINNOW_CHECK(at_a->Connect(at_b->LocalAddress()).ok() && at_b->Connect(at_a->LocalAddress()).ok());
+  WINNOW_CHECK(at_a->TakeProtection(at_b->DecideProtection(DataPlaneMode::kAuto).value()).ok());
   SendBuffer buffer = at_a->Allocate(std::min(rest.size(), wire::kMaxPayloadBytes)).value();
   std::memcpy(buffer.payload().data(), rest.data(), buffer.payload().size());
   wire::FrameHeader header{};
@@ -44,6 +46,7 @@ void ThroughChannel(std::span<const std::byte> input, bool seal) {
   b->SetHandler([&](Channel&, ReceivedFrame frame) {
     WINNOW_CHECK(CheckFrameHeader(frame.header()).ok() && frame.header().frame_number == 1);
     WINNOW_CHECK(CheckFramePayload(frame.header(), frame.payload()).ok());
+    WINNOW_CHECK(mode == DataPlaneMode::kPlain);
     ++delivered;
   });
   WINNOW_CHECK(b->Progress() == delivered);
@@ -61,7 +64,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)CheckFramePayload(*header, input.subspan(sizeof(*header)));
   }
   (void)ChannelAddress::Decode({reinterpret_cast<const char*>(data), size}, ChannelAddress::Kind::kUcx);
-  ThroughChannel(input, /*seal=*/false);
-  ThroughChannel(input, /*seal=*/true);
+  for (const DataPlaneMode mode : {DataPlaneMode::kPlain, DataPlaneMode::kAuthenticated}) {
+    ThroughChannel(input, /*seal=*/false, mode);
+    ThroughChannel(input, /*seal=*/true, mode);
+  }
   return 0;
 }

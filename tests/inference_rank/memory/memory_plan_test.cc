@@ -93,13 +93,28 @@ TEST(MemoryPlan, OfSharedMemoryResidentKvTakesTwoFifths) {
   EXPECT_LE(plan.slot_bytes, 72 * kGib * 2 / 5);
 }
 
+// 40 GiB of weights, 1 of activations and 10 of prompts leave 21 of 72: less than two fifths.
+TEST(MemoryPlan, AutomaticSlotsTakeNoMoreThanIsLeft) {
+  MemoryNeeds needs = Needs();
+  needs.is_exclusive = false;
+  needs.weights_bytes = 40 * kGib;
+  const MemoryPlan plan = PlanMemory(needs, 72 * kGib).value();
+  EXPECT_LE(plan.slot_bytes, 21 * kGib / 10 * 9);
+  EXPECT_EQ(RunningSequences(needs, plan, needs.max_context_tokens), plan.slot_bytes / SequenceSlotBytes(needs));
+  EXPECT_EQ(RunningSequences(needs, plan, 1024), needs.max_running) << "short ones are not as large";
+  EXPECT_EQ(plan.least_bytes,
+            41 * kGib + SequenceSlotBytes(needs) + PrefillSizing::AllKvBytes(needs.layout, needs.max_context_tokens));
+  EXPECT_TRUE(PlanMemory(needs, plan.least_bytes * 10 / 9).ok());
+}
+
 TEST(MemoryPlan, WhatDoesNotFitIsAddedUp) {
   const absl::Status status = PlanMemory(Needs(), 24 * kGib).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
   const std::string message(status.message());
   EXPECT_THAT(message, HasSubstr("the model does not fit: weights 28672.0 MiB + resident KV "));
   EXPECT_THAT(message, HasSubstr(" + activations 1024.0 MiB = "));
-  EXPECT_THAT(message, HasSubstr(" of 24576.0 MiB of GPU 0's memory available"));
+  EXPECT_THAT(message, HasSubstr(" of 24576.0 MiB of GPU 0's memory available; "));
+  EXPECT_THAT(message, HasSubstr(" MiB are missing: share the model out with --tensor-parallel"));
 }
 
 TEST(MemoryPlan, APromptOfTheLongestContextMustFit) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "common/model/synthetic_models.h"
+#include "common/selection/presets.h"
 
 namespace winnow {
 namespace {
@@ -11,11 +12,7 @@ ModelConfig Qwen14B() {
   return *SyntheticModelConfig("synthetic:qwen3-14b");
 }
 
-ModelConfig Qwen32B() {
-  return *SyntheticModelConfig("synthetic:qwen3-32b");
-}
-
-constexpr GpuRates kH200;
+const DeviceRates kH200;
 constexpr PlanScorer kAllKeysBf16{.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = 2};
 constexpr PlanScorer kPagesBf16{.kind = PlanScorer::Kind::kPages, .key_element_bytes = 2};
 constexpr PlanScorer kTwoStageFp8{.kind = PlanScorer::Kind::kTwoStage, .key_element_bytes = 1};
@@ -100,77 +97,27 @@ TEST(Roofline, Transfer) {
   EXPECT_NEAR(TransferBytes(model, Load(32768, 0.6)) / kH200.link_bytes_per_s * 1e3, 0.298, 0.001);
 }
 
-TEST(Roofline, CacheGpusThatHideSelection) {
+// Of gpt-oss and its like every other layer attends to a window: 128 of its tokens, whatever the context.
+TEST(Roofline, LayersWithAWindowReadAndSelectNoMore) {
+  ModelConfig config = Qwen14B();
+  for (int layer = 0; layer < config.num_layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 128 : 0);
+  const PlanModel model = PlanModelOf(config, 2, 2), whole = PlanModelOf(Qwen14B(), 2, 2);
+  EXPECT_EQ(AttendedTokens(model, 2048, 32768), (2048 + 128) / 2.0);
+  EXPECT_EQ(AttendedTokens(model, 32768, 32768), (32768 + 128) / 2.0);
+  EXPECT_EQ(AttendedTokens(model, 64, 64), 64) << "a context within the window";
+  EXPECT_EQ(ScoredBytes(model, kAllKeysBf16, Load(1000)), ScoredBytes(whole, kAllKeysBf16, Load(1000)) / 2);
+  EXPECT_EQ(TransferBytes(model, Load(32768)), TransferBytes(whole, Load(32768)) / 2);
+}
+
+TEST(Roofline, ASpecificationSaysWhatIsScored) {
+  const SelectionSpec winnow = *FindPreset("winnow"), quest = *FindPreset("quest");
+  EXPECT_EQ(ScorerOf(winnow, 2).kind, PlanScorer::Kind::kTwoStage);
+  EXPECT_EQ(ScorerOf(winnow, 2).key_element_bytes, 1) << "its 8-bit copy";
+  EXPECT_EQ(ScorerOf(quest, 2).kind, PlanScorer::Kind::kPages);
+  EXPECT_EQ(ScorerOf(quest, 2).key_element_bytes, 2);
   const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const auto ratio = [&](const PlanScorer& scorer, double context, double batch) {
-    return Plan(model, kH200, Load(context), {.cache_gpus = 1, .scorer = scorer}, batch).cache_ratio;
-  };
-  EXPECT_NEAR(ratio(kAllKeysBf16, 32768, 8), 0.70, 0.006);
-  EXPECT_NEAR(ratio(kTwoStageFp8, 32768, 64), 0.65, 0.006);
-  EXPECT_NEAR(ratio(kTwoStageFp8, 131072, 32), 0.83, 0.006);
-  EXPECT_NEAR(ratio(kPagesBf16, 131072, 64), 1.74, 0.006);
-}
-
-TEST(Roofline, TokensPerGpuOnEqualHardware) {
-  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const auto plan = [&](PlannedPlacement placement, double context) {
-    return Plan(model, kH200, Load(context, 0.9), placement, 0);
-  };
-  const PlacementPlan dense = plan({.dense = true, .scorer = kAllKeysBf16}, 32768);
-  EXPECT_EQ(dense.fits, 20);
-  EXPECT_NEAR(dense.tokens_per_s_per_gpu, 709, 1);
-  const PlacementPlan pages = plan({.scorer = kPagesBf16}, 32768);
-  EXPECT_EQ(pages.fits, 18);
-  EXPECT_NEAR(pages.tokens_per_s_per_gpu, 2157, 1);
-  const PlacementPlan one = plan({.cache_gpus = 1, .scorer = kTwoStageFp8}, 32768);
-  // The rows, a sixteenth of them in page bounds, a quarter in a copy of the keys.
-  EXPECT_EQ(one.fits, 20);
-  EXPECT_NEAR(one.tokens_per_s_per_gpu, 1384, 1);
-  const PlanScorer without_copy{.kind = PlanScorer::Kind::kTwoStage, .key_element_bytes = 2};
-  EXPECT_EQ(plan({.cache_gpus = 1, .scorer = without_copy}, 32768).fits, 24);
-  EXPECT_NEAR(plan({.cache_gpus = 2, .scorer = kTwoStageFp8}, 32768).tokens_per_s_per_gpu, 1546, 1);
-  EXPECT_NEAR(plan({.cache_gpus = 3, .scorer = kTwoStageFp8}, 131072).tokens_per_s_per_gpu, 545, 1);
-}
-
-TEST(Roofline, Fp8KvDoublesWhatFits) {
-  const PlanModel model = PlanModelOf(Qwen14B(), 2, 1);
-  const PlanScorer pages{.kind = PlanScorer::Kind::kPages, .key_element_bytes = 1};
-  EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.scorer = pages}, 0).tokens_per_s_per_gpu, 4397, 2);
-  EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.cache_gpus = 1, .scorer = kTwoStageFp8}, 0).tokens_per_s_per_gpu,
-              3249, 2);
-}
-
-TEST(Roofline, LargerModel) {
-  const PlanModel model = PlanModelOf(Qwen32B(), 2, 2);
-  EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.scorer = kPagesBf16}, 0).tokens_per_s_per_gpu, 470, 2);
-  EXPECT_NEAR(Plan(model, kH200, Load(32768, 0.9), {.cache_gpus = 2, .scorer = kTwoStageFp8}, 0).tokens_per_s_per_gpu,
-              516, 2);
-}
-
-TEST(Roofline, AModelThatDoesNotFitIsSaidWithTheArithmetic) {
-  ModelConfig config = Qwen32B();
-  config.num_layers *= 4;
-  const PlacementPlan plan =
-      Plan(PlanModelOf(config, 2, 2), kH200, Load(32768), {.cache_gpus = 1, .scorer = kTwoStageFp8}, 0);
-  EXPECT_EQ(plan.fits, 0);
-  EXPECT_EQ(plan.tokens_per_s_per_gpu, 0);
-  EXPECT_NE(plan.arithmetic.find("does not fit"), std::string::npos);
-}
-
-// 164 GB of KV, of which one GPU holds 142.
-TEST(Roofline, ASequenceThatOneCacheGpuDoesNotHoldIsSpreadOverSeveral) {
-  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const PlannedPlacement placement{.name = "", .cache_gpus = 4, .scorer = kTwoStageFp8};
-  const std::string of_one = Plan(model, kH200, Load(128 * 1024), placement, 0).arithmetic;
-  EXPECT_EQ(of_one.find("--cache-shards"), std::string::npos) << of_one;
-  const std::string of_several = Plan(model, kH200, Load(1e6), placement, 0).arithmetic;
-  EXPECT_NE(of_several.find("--cache-shards=2, at least"), std::string::npos) << of_several;
-}
-
-TEST(Roofline, SmallBudgetsOfSlotsLimitTheBatch) {
-  const PlanModel model = PlanModelOf(Qwen14B(), 2, 2);
-  const PlacementPlan plan = Plan(model, kH200, Load(8192, 0.9), {.cache_gpus = 64, .scorer = kTwoStageFp8}, 0);
-  EXPECT_NE(plan.arithmetic.find("working sets limit it"), std::string::npos);
+  EXPECT_EQ(ScoredBytes(model, ScorerOf(*FindPreset("dense"), 2), Load(32768)), 0);
+  EXPECT_EQ(ScoredBytes(model, ScorerOf(*FindPreset("fixed"), 2), Load(32768)), 0);
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+#include "inference_rank/backend/cuda_memory.h"
+
+#include <algorithm>
+
+#include "inference_rank/backend/cuda_lane_group.h"
+#include "model/weights/device_weights.h"
+
+namespace winnow {
+namespace {
+
+constexpr uint64_t kReservedBytes = uint64_t{1} << 30;
+
+int DecodeRows(const BackendOptions& options) {
+  return static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
+}
+
+// By itself where no cache rank's GPU could.
+bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
+  return options.selects_in_place.value_or(!options.offers_lanes || num_gpus_there < 2);
+}
+
+LocalSelection::Shape InPlaceShape(const BackendOptions& options) {
+  return {.layout = options.needs.layout,
+          .max_rows = DecodeRows(options),
+          .hidden_size = static_cast<int>(options.config->hidden_size),
+          .max_context_tokens = options.max_context_tokens,
+          .selection = options.needs.selection};
+}
+
+// What rows that are selected where they are computed take beside their slots.
+void AddInPlaceNeeds(const LocalSelection::Shape& shape, bool is_served, MemoryNeeds& needs) {
+  needs.selects_in_place = is_served && !IsDense(needs.selection);
+  needs.index_bytes_per_row = LocalSelection::IndexBytesPerRow(shape);
+}
+
+// `config`: of a GPU's part.
+absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const ModelConfig& config, int num_gpus,
+                                          int num_gpus_there, const absl::Status& peers) {
+  if (!options.offers_lanes) return absl::FailedPreconditionError("frames alone were asked for");
+  if (!peers.ok()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the inference rank's GPUs add up through host memory: ", peers.message()));
+  }
+  if (num_gpus > 1 && !options.needs.selection.head_budgets.empty()) {
+    return absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");
+  }
+  if (num_gpus_there < 2) return absl::FailedPreconditionError("there is one GPU alone");
+  return CudaLaneGroup::Complete({.spec = options.needs.selection,
+                                  .max_rows = DecodeRows(options),
+                                  .hidden_size = 0,
+                                  .max_positions = options.max_context_tokens,
+                                  .pages_per_list = 0,
+                                  .synthetic_model = options.synthetic_model,
+                                  .shard = {}},
+                                 config);
+}
+
+// What does not depend on what the GPU's kernels ask for.
+MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
+  MemoryNeeds needs = options.needs;
+  needs.parts = num_gpus;
+  needs.hidden_size = static_cast<uint32_t>(options.config->hidden_size);
+  needs.is_exclusive = true;
+  // A chunk's piece goes through all layers: it reads all weights, which alone takes most of what a target leaves.
+  if (options.paces_prompts && needs.prefill_mode == PrefillMode::kAuto) needs.prefill_mode = PrefillMode::kLayered;
+  return needs;
+}
+
+}  // namespace
+
+CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& options, int num_gpus,
+                          const absl::Status& peers) {
+  DeviceWeightOptions weights;
+  weights.dtype = options.compute_dtype;
+  weights.shard.count = num_gpus;
+  const ModelConfig config = ShardConfig(*options.config, weights.shard);
+  CudaRankPlan plan;
+  plan.forward = {
+      .max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
+      .max_list_rows = options.max_context_tokens + kBlockTokens,
+      .row_bytes = options.needs.layout.row_bytes(),
+      .boxes = peers.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
+  };
+  plan.lane = LaneShape(options, config, num_gpus, table.device_count(), peers);
+  if (plan.lane.ok()) plan.forward.lane_list_rows = CudaLaneGroup::MaxListRows(*plan.lane, config);
+  plan.needs = CommonNeeds(options, num_gpus);
+  if (num_gpus == 1) {
+    plan.local_step = CudaLocalStep::Shape{.layout = options.needs.layout,
+                                           .max_rows = DecodeRows(options),
+                                           .hidden_size = static_cast<int>(config.hidden_size),
+                                           .vocab_size = static_cast<int>(config.vocab_size),
+                                           .max_context_tokens = options.max_context_tokens};
+    if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
+    plan.forward.lane_list_rows = std::max(plan.forward.lane_list_rows, CudaLocalStep::MaxListRows(*plan.local_step));
+  }
+  plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights);
+  plan.needs.activation_bytes = CudaForward::ActivationBytes(table, config, num_gpus, plan.forward);
+  if (plan.local_step.has_value()) {
+    plan.needs.activation_bytes += CudaLocalStep::DeviceBytes(table, *plan.local_step);
+    if (const auto& shape = plan.local_step->selection; shape.has_value()) {
+      AddInPlaceNeeds(*shape, LocalSelection::Serves(table, *shape, plan.needs.selection).ok(), plan.needs);
+    }
+  }
+  if (plan.lane.ok()) plan.needs.activation_bytes += CudaLaneGroup::DeviceBytes(*plan.lane, config, num_gpus);
+  return plan;
+}
+
+MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int num_gpus_there) {
+  // Selections in place keep tables by sequence and graphs; lanes an inbox. Scratch of products and of attention.
+  constexpr uint64_t kSelectionBytes = uint64_t{768} << 20, kScratchBytes = uint64_t{512} << 20;
+  const ModelConfig config = ShardConfig(*options.config, {.count = num_gpus});
+  MemoryNeeds needs = CommonNeeds(options, num_gpus);
+  const uint64_t hidden = config.hidden_size, mlp = config.intermediate_size, q = config.q_features();
+  const uint64_t head = static_cast<uint64_t>(config.vocab_size) * hidden;
+  const uint64_t layer = hidden * config.qkv_features() + q * hidden + 3 * hidden * mlp;
+  const uint64_t tables = config.tie_word_embeddings ? 0 : head / num_gpus;
+  needs.weights_bytes = (layer * config.num_layers + tables) * DtypeBytes(options.compute_dtype) + head * 2;
+  const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows);
+  needs.activation_bytes = rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp) +
+                           4ull * kMaxDecodeRows * config.vocab_size + kScratchBytes;
+  const bool in_place = num_gpus == 1 && SelectsInPlace(options, num_gpus_there);
+  if (in_place) AddInPlaceNeeds(InPlaceShape(options), /*is_served=*/true, needs);
+  if (!IsDense(options.needs.selection)) needs.activation_bytes += kSelectionBytes;
+  return needs;
+}
+
+uint64_t UsableGpuBytes(uint64_t free_bytes) {
+  return free_bytes > kReservedBytes ? free_bytes - kReservedBytes : 0;
+}
+
+}  // namespace winnow

@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <optional>
+
+#include "inference_rank/backend/backend.h"
+#include "inference_rank/backend/cuda_forward.h"
+#include "inference_rank/backend/cuda_local_step.h"
+#include "kernels/cuda/table.h"
+#include "model/decode_lane.h"
+
+namespace winnow {
+
+// What a rank on GPUs will have in the memory of each of them, worked out before anything is allocated there.
+struct CudaRankPlan {
+  CudaForward::Options forward;  // without num_slots
+  absl::StatusOr<DecodeLaneShape> lane = absl::FailedPreconditionError("frames alone were asked for");
+  std::optional<CudaLocalStep::Shape> local_step;  // nullopt: several GPUs
+  MemoryNeeds needs;                               // of each GPU, weights and activations included
+};
+
+// Of a model that `num_gpus` GPUs share. `peers`: whether they reach each other's memory, or why not. The device model
+// must have been checked (CheckDeviceModel).
+CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& options, int num_gpus,
+                          const absl::Status& peers);
+
+// The same where no plugin is there to ask: weights without padding, and activations that are estimated to within some
+// hundred MiB. `num_gpus_there`: of the machine, which cache ranks may have the others of.
+MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int num_gpus_there);
+
+// Of a GPU's free memory, what a rank may take: the rest is CUDA's own, for kernels, cuBLASLt and page tables.
+uint64_t UsableGpuBytes(uint64_t free_bytes);
+
+}  // namespace winnow
