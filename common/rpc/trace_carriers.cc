@@ -1,11 +1,7 @@
 #include "common/rpc/trace_carriers.h"
 
-#include <google/protobuf/message.h>
-#include <google/protobuf/unknown_field_set.h>
 #include <grpcpp/client_context.h>
 #include <grpcpp/server_context.h>
-
-#include "winnow/v1/trace.pb.h"
 
 namespace winnow {
 namespace {
@@ -33,20 +29,13 @@ std::optional<TraceContext> TraceOf(const grpc::ServerContextBase& context) {
   return ParseTraceContext({parent.data(), parent.size()}, state);
 }
 
-void SetTrace(google::protobuf::Message& submit, const TraceContext& trace) {
-  v1::SubmitTrace fields;
-  fields.set_traceparent(Traceparent(trace));
-  fields.set_tracestate(trace.tracestate);
-  submit.MergeFromString(fields.SerializeAsString());
+void SetTrace(v1::DispatchRequest::Submit& submit, const TraceContext& trace) {
+  submit.set_traceparent(Traceparent(trace));
+  submit.set_tracestate(trace.tracestate);
 }
 
-std::optional<TraceContext> TraceOf(const google::protobuf::Message& submit) {
-  const google::protobuf::UnknownFieldSet& unknown = submit.GetReflection()->GetUnknownFields(submit);
-  if (unknown.empty()) return std::nullopt;
-  std::string bytes;
-  v1::SubmitTrace fields;
-  if (!unknown.SerializeToString(&bytes) || !fields.ParseFromString(bytes)) return std::nullopt;
-  return ParseTraceContext(fields.traceparent(), fields.tracestate());
+std::optional<TraceContext> TraceOf(const v1::DispatchRequest::Submit& submit) {
+  return ParseTraceContext(submit.traceparent(), submit.tracestate());
 }
 
 }  // namespace winnow

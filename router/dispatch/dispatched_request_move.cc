@@ -32,9 +32,10 @@ void DispatchedRequest::MoveIfToDrain() {
                .client = std::move(client_),
                .not_identical = not_identical_,
                .last_token = now};
+  // Its span ends where the other one's begins: there is one at a time.
+  EndAttemptSpan(absl::OkStatus());
   route_ = *route;
   attempt_is_failover_ = false;
-  EndAttemptSpan(absl::OkStatus());
   Attempt(/*attach=*/true, {}, /*queued_prompt_tokens=*/0);
 }
 
@@ -74,8 +75,8 @@ bool DispatchedRequest::ReturnToYielding() {
 
 void DispatchedRequest::OnMoved() {
   if (!yielding_) return;
-  if (request_.spans) request_.spans->NoteEvent("move");
   context_->counters.moved.fetch_add(1);
+  if (request_.spans) request_.spans->NoteEvent("move");
   const std::chrono::duration<double> pause = TimerQueue::Clock::now() - yielding_->last_token;
   context_->counters.move_seconds.Observe(pause.count());
   // Which frees what that rank still remembers of it: the sequence is not its any more.

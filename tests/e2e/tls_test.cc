@@ -218,8 +218,9 @@ TEST_F(Tls, EachCallIsForItsRolesAlone) {
 
 TEST_F(Tls, AdministersForAdministratorsAlone) {
   const auto admin = [](const char* command, const TlsFiles& files) {
-    return Shell(WinnowBinary() + " admin " + command + " --server=" + cluster_->grpc_address() + " --tls-ca=" +
-                 files.authorities + " --tls-cert=" + files.certificate + " --tls-key=" + files.key + " 2>&1; echo code $?");
+    return Shell(WinnowBinary() + " admin " + command + " --server=" + cluster_->grpc_address() +
+                 " --tls-ca=" + files.authorities + " --tls-cert=" + files.certificate + " --tls-key=" + files.key +
+                 " 2>&1; echo code $?");
   };
   const std::string list = admin("list", TheSite().Of("admin"));
   EXPECT_THAT(list, HasSubstr("inference-0"));
