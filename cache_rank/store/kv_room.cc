@@ -14,10 +14,9 @@ uint64_t KvRoom::sequences() const {
 }
 
 std::string KvRoom::ToString() const {
-  const std::string index =
-      fast_bytes == SIZE_MAX
-          ? std::string()
-          : absl::StrCat(" and ", demand.index_bytes, " bytes of index, of ", fast_bytes, " in the fast tier");
+  const std::string index = fast_bytes == SIZE_MAX ? std::string()
+                                                   : absl::StrCat(" and ", demand.index_bytes, " bytes of index, of ",
+                                                                  fast_bytes, " in the fast tier");
   return absl::StrCat(demand.blocks, " blocks of ", block_bytes, " bytes each, of ", total_blocks, index);
 }
 

@@ -37,10 +37,10 @@ absl::StatusOr<CacheMemoryPlan> PlanCacheMemory(const CacheOptions& options, int
     if (plan.kv_bytes == 0) return absl::ResourceExhaustedError("no memory is left for KV blocks; lower --fast-memory");
   }
   if (plan.total_bytes() > free_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("memory does not fit: ", plan.ToString(), ", ", Gib(plan.total_bytes() - free_bytes),
-                     " are missing; lower --memory (or --cache-memory of `winnow up`)",
-                     options.fast_memory_bytes > 0 ? " or --fast-memory" : ""));
+    return absl::ResourceExhaustedError(absl::StrCat("memory does not fit: ", plan.ToString(), ", ",
+                                                     Gib(plan.total_bytes() - free_bytes),
+                                                     " are missing; lower --memory (or --cache-memory of `winnow up`)",
+                                                     options.fast_memory_bytes > 0 ? " or --fast-memory" : ""));
   }
   return plan;
 }

@@ -105,8 +105,7 @@ TEST(Documentation, DashboardsRulesConsolesAndPagesUseMetricsThatThereAre) {
        {std::pair{"docs/operations.md", 15u}, std::pair{"deploy/grafana/dashboards/overview.json", 12u},
         std::pair{"deploy/grafana/dashboards/kv.json", 20u}, std::pair{"deploy/grafana/dashboards/ranks.json", 10u},
         std::pair{"deploy/grafana/dashboards/health.json", 8u}, std::pair{"deploy/grafana/dashboards/tenants.json", 8u},
-        std::pair{"deploy/prometheus/winnow-records.yaml", 6u},
-        std::pair{"deploy/prometheus/winnow-alerts.yaml", 8u},
+        std::pair{"deploy/prometheus/winnow-records.yaml", 6u}, std::pair{"deploy/prometheus/winnow-alerts.yaml", 8u},
         std::pair{"deploy/prometheus/consoles/winnow.html", 15u}}) {
     const std::string text = ReadSource(file);
     std::set<std::string> used;

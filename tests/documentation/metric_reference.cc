@@ -165,17 +165,16 @@ std::string MetricReference() {
   Families with_aliases = router;
   AppendVllmAliases(with_aliases, "model");
   const Families cache_rank = OfCacheRank(plain);
-  return absl::StrCat(kIntroduction, "\n## Every process\n", Table(OfEveryProcess()),
-                      "\n### With a registry\n\nWith `--registry`.\n", Table(OfRegistry()),
-                      "\n### With traces\n\nWith `--otlp-endpoint`.\n", Table(OfTraces()), "\n## Router\n",
-                      Table(router), "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n",
-                      Table(OfKeys()),
-                      "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
-                      Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()),
-                      "\n## Cache rank\n", Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",
-                      Table(Beyond(cache_rank, OfCacheRank(with_tiers))),
-                      "\n### With decode steps from GPU to GPU\n\nWhere the rank has a lane.\n",
-                      Table(Beyond(cache_rank, OfCacheRank(with_lanes))));
+  return absl::StrCat(
+      kIntroduction, "\n## Every process\n", Table(OfEveryProcess()), "\n### With a registry\n\nWith `--registry`.\n",
+      Table(OfRegistry()), "\n### With traces\n\nWith `--otlp-endpoint`.\n", Table(OfTraces()), "\n## Router\n",
+      Table(router), "\n### With API keys\n\nWith `--api-keys`; one series for each key.\n", Table(OfKeys()),
+      "\n### Under vLLM's names\n\nWith `--metrics-aliases=vllm`: copies of metrics above.\n",
+      Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()), "\n## Cache rank\n",
+      Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",
+      Table(Beyond(cache_rank, OfCacheRank(with_tiers))),
+      "\n### With decode steps from GPU to GPU\n\nWhere the rank has a lane.\n",
+      Table(Beyond(cache_rank, OfCacheRank(with_lanes))));
 }
 
 }  // namespace winnow

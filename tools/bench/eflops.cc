@@ -13,9 +13,9 @@
 
 #include "tools/bench/eflops/equivalent_flops.h"
 #include "tools/bench/engine_alone.h"
+#include "tools/bench/numbers.h"
 #include "tools/machine/machine_flops.h"
 #include "tools/machine/machine_read.h"
-#include "tools/bench/numbers.h"
 
 namespace winnow {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "tools/bench/engine_alone.h"
-#include "tools/machine/machine_read.h"
 #include "tools/bench/numbers.h"
+#include "tools/machine/machine_read.h"
 
 namespace winnow {
 namespace {

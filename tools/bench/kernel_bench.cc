@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "kernels/kernel_table.h"
-#include "tools/machine/best_seconds.h"
-#include "tools/machine/huge_page_memory.h"
 #include "tools/bench/kernel_bench_model.h"
 #include "tools/bench/kernel_bench_onednn.h"
 #include "tools/bench/kernel_bench_select.h"
+#include "tools/machine/best_seconds.h"
+#include "tools/machine/huge_page_memory.h"
 #include "tools/machine/machine_read.h"
 
 namespace winnow {

@@ -12,8 +12,8 @@
 #include "absl/flags/usage.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "tools/machine/machine_read.h"
 #include "tools/bench/serve_sections.h"
+#include "tools/machine/machine_read.h"
 
 ABSL_FLAG(std::string, model, "", "folder of the model to serve; empty: WINNOW_BENCH_MODEL, else the demo model");
 ABSL_FLAG(std::string, only, "",

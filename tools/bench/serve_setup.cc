@@ -2,9 +2,9 @@
 #include <chrono>
 
 #include "tests/e2e/golden.h"
-#include "tools/machine/machine_read.h"
 #include "tools/bench/other_load.h"
 #include "tools/bench/serve_sections.h"
+#include "tools/machine/machine_read.h"
 
 namespace winnow {
 namespace {
