@@ -136,8 +136,8 @@ class TextGenerationTest : public ::testing::Test {
   std::vector<RequestRecord> records_;
   TextGeneration generation_{{.eos_token_ids = {25},
                               .head_profile = nullptr,
-                              .on_end = [this](const RequestRecord& record) { records_.push_back(record); },
-                              .tracing = {}},
+                              .tracing = {},
+                              .on_end = [this](const RequestRecord& record) { records_.push_back(record); }},
                              &generator_,
                              &decoders_,
                              &timers_};
