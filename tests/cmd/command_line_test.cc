@@ -83,7 +83,7 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"help", "dance"}), 2, "unknown command \"dance\"");
   ExpectOneLine(RunWinnow({"up", "--zzzzzzzzzzzz=1"}), 2, "`winnow up --help` says more");
   ExpectOneLine(RunWinnow({"up", "--model", kModel, "--log-level=loud"}), 2, "unknown log level \"loud\"");
-  ExpectOneLine(RunWinnow({"plan"}), 2, "--model is required");
+  ExpectOneLine(RunWinnow({"plan"}), 2, "give --model, or a manifest with -f");
   for (const char* role : {"router", "inference-rank"}) {
     ExpectOneLine(RunWinnow({role}), 2, "--model DIR is required");
     ExpectOneLine(RunWinnow({role, "--model=/no/such/folder"}), 2, "there is no folder /no/such/folder");

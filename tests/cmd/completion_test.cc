@@ -76,7 +76,7 @@ TEST_F(BashCompletion, Commands) {
 }
 
 TEST_F(BashCompletion, OptionsOfTheCommand) {
-  EXPECT_THAT(Offered("up --tra"), ElementsAre("--transport="));
+  EXPECT_THAT(Offered("up --trans"), ElementsAre("--transport="));
   EXPECT_THAT(Offered("bench serve --conc"), ElementsAre("--concurrency="));
   EXPECT_THAT(Offered("generate --ra"), ElementsAre("--raw")) << "a boolean needs no value";
   EXPECT_THAT(Offered("up --model x --cache-ra"), ElementsAre("--cache-ranks="));
