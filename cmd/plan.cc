@@ -246,14 +246,6 @@ void Print(const PlanResult& result) {
   std::printf("\nrecommendation: %s\n", Recommendation(result).c_str());
 }
 
-// "-f FILE" is "--file FILE".
-Arguments WithLongNames(Arguments arguments) {
-  for (std::string& argument : arguments) {
-    if (argument == "-f") argument = "--file";
-  }
-  return arguments;
-}
-
 int PlanMain(const Arguments& given) {
   PlanOptions options;
   if (const std::optional<int> code = ParseCommandLine(kPlanCommand, WithLongNames(given), options)) return *code;

@@ -256,14 +256,6 @@ absl::Status Run(const UpOptions& options) {
   return absl::IsCancelled(status) ? status : cluster.StopAndExplain(status);
 }
 
-// "-f FILE" is "--file FILE".
-Arguments WithLongNames(Arguments arguments) {
-  for (std::string& argument : arguments) {
-    if (argument == "-f") argument = "--file";
-  }
-  return arguments;
-}
-
 void ChooseSelection(UpOptions& options) {
   if (!ChooseInPlaceSelection(options, CountGpusFor(options.device))) return;
   std::fprintf(stderr, "winnow up: one GPU selects in place: --selection=%s\n",

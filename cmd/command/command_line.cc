@@ -4,6 +4,13 @@
 
 namespace winnow {
 
+Arguments WithLongNames(Arguments arguments) {
+  for (std::string& argument : arguments) {
+    if (argument == "-f") argument = "--file";
+  }
+  return arguments;
+}
+
 std::optional<int> ParseCommandLine(const Command& command, const Arguments& arguments, const Fields& fields,
                                     std::vector<std::string>* positionals) {
   absl::StatusOr<CommandLine> line = LoadOptions(fields, arguments, command.environment);

@@ -8,6 +8,9 @@
 
 namespace winnow {
 
+// Of commands that take a manifest: "-f FILE" is "--file FILE".
+Arguments WithLongNames(Arguments arguments);
+
 // Reads a command's options into `fields`, which are those of command.options. An exit code when the command is to end
 // here: after --help, printed to stdout, or a wrong command line, one line on stderr. `positionals` null: there must be
 // none.
