@@ -4,6 +4,7 @@
 #include <pcre2.h>
 
 #include <cctype>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/tokenizer/utf8.h"
@@ -17,6 +18,7 @@ constexpr uint32_t kHeapLimitKibibytes = 64 * 1024;
 constexpr size_t kJitStackStartBytes = 32 * 1024;
 constexpr size_t kJitStackMaxBytes = 4 * 1024 * 1024;
 constexpr size_t kMaxPatternBytes = 64 * 1024;
+constexpr int kMaxSetDepth = 16;
 
 constexpr std::string_view kSpaceItems =
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
@@ -95,35 +97,73 @@ class Translator {
     return absl::OkStatus();
   }
 
+  // A set, from its opening bracket. PCRE2 has neither sets inside of sets nor intersections: [ab[c]] becomes
+  // (?:[ab]|[c]), and [a&&b] becomes (?:(?=[b])[a]); each still matches one character.
   absl::Status CharacterSet() {
-    const size_t start = pos_;
-    out_.push_back(in_[pos_++]);
-    if (pos_ < in_.size() && in_[pos_] == '^') out_.push_back(in_[pos_++]);
+    WINNOW_ASSIGN_OR_RETURN(const std::string set, OneCharacter(/*depth=*/0));
+    out_.append(set);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::string> OneCharacter(int depth) {
+    const size_t start = pos_++;
+    if (depth > kMaxSetDepth) {
+      return absl::InvalidArgumentError(absl::StrCat("regex has sets nested too deep at offset ", start));
+    }
+    const bool negated = pos_ < in_.size() && in_[pos_] == '^';
+    if (negated) ++pos_;
+    std::vector<std::string> operands;  // of the intersection, but for the last
+    std::string items, alternatives;    // of the last: what PCRE2 takes inside of brackets; "|" and a nested set each
+    const auto operand = [&] {
+      if (alternatives.empty()) return absl::StrCat("[", items, "]");
+      return items.empty() ? absl::StrCat("(?:", alternatives.substr(1), ")")
+                           : absl::StrCat("(?:[", items, "]", alternatives, ")");
+    };
     bool first = true;
     while (pos_ < in_.size()) {
       const char c = in_[pos_];
-      if (c == ']' && !first) {
-        out_.push_back(in_[pos_++]);
-        return absl::OkStatus();
+      const bool ends = c == ']' && !first;
+      const bool intersects = in_.substr(pos_, 2) == "&&";
+      if ((ends || intersects) && items.empty() && alternatives.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat("regex intersects with nothing at offset ", pos_));
       }
       first = false;
-      if (c == '\\') {
-        WINNOW_RETURN_IF_ERROR(Escape(/*in_set=*/true));
+      if (ends) {
+        ++pos_;
+        return Combined(negated, items, alternatives.empty(), operands, operand());
+      }
+      if (intersects) {
+        operands.push_back(operand());
+        items.clear();
+        alternatives.clear();
+        pos_ += 2;
+      } else if (c == '\\') {
+        std::swap(out_, items);
+        const absl::Status status = Escape(/*in_set=*/true);
+        std::swap(out_, items);
+        WINNOW_RETURN_IF_ERROR(status);
       } else if (c == '[' && in_.substr(pos_, 2) == "[:") {
         const size_t end = in_.find(":]", pos_);
         if (end == in_.npos) return absl::InvalidArgumentError("regex has an unclosed [:class:]");
-        out_.append(in_.substr(pos_, end + 2 - pos_));
+        items.append(in_.substr(pos_, end + 2 - pos_));
         pos_ = end + 2;
       } else if (c == '[') {
-        return absl::UnimplementedError(absl::StrCat("regex has a nested character set at offset ", pos_));
-      } else if (in_.substr(pos_, 2) == "&&") {
-        return absl::UnimplementedError(absl::StrCat("regex has a set intersection (&&) at offset ", pos_));
+        WINNOW_ASSIGN_OR_RETURN(const std::string nested, OneCharacter(depth + 1));
+        absl::StrAppend(&alternatives, "|", nested);
       } else {
-        out_.push_back(c);
+        items.push_back(c);
         ++pos_;
       }
     }
     return absl::InvalidArgumentError(absl::StrCat("regex has an unclosed character set at offset ", start));
+  }
+
+  static std::string Combined(bool negated, std::string_view items, bool plain,
+                              const std::vector<std::string>& operands, const std::string& last) {
+    if (operands.empty() && plain) return Set(negated, items);
+    std::string all = last;
+    for (const std::string& operand : operands) all = absl::StrCat("(?=", operand, ")", all);
+    return negated ? absl::StrCat("(?:(?!", all, ")(?s:.))") : absl::StrCat("(?:", all, ")");
   }
 
   void Brace() {

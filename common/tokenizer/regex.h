@@ -23,7 +23,7 @@ struct TextSpan {
 
 // Rewrites a pattern of Oniguruma's Ruby syntax (what tokenizer.json holds) into PCRE2 syntax with the same meaning:
 // \s and \w by their Unicode properties, \h as a hex digit, {n,m}+ as a repeat and not a possessive interval, {,n} as
-// {0,n}. Constructs that PCRE2 has no equal for (nested sets, && in a set) are an error.
+// {0,n}, nested sets and intersections (&&) by alternatives and lookaheads.
 absl::StatusOr<std::string> TranslateOnigurumaPattern(std::string_view pattern);
 
 // A compiled regular expression (PCRE2 with JIT, UTF and UCP). Const and thread-safe.

@@ -4,22 +4,70 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include "common/base/check.h"
+#include "common/tokenizer/checkpoint/read_file.h"
+#include "common/tokenizer/json_node.h"
 #include "common/tokenizer/utf8.h"
 
 namespace winnow {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20;  // ten times the largest public tokenizer.json
 constexpr size_t kMaxTextBytes = size_t{128} << 20;
 constexpr int kMaxJsonDepth = 64;
 constexpr size_t kMaxAddedTokens = 1 << 20;
 constexpr size_t kMaxAddedTokenBytes = 1024;
 constexpr uint32_t kMaxAddedId = (1u << 22) - 1;
+
+absl::StatusOr<std::vector<AddedToken>> ParseAddedTokens(const JsonNode& list) {
+  WINNOW_RETURN_IF_ERROR(list.RequireArray());
+  const size_t count = list.value().size();
+  if (count > kMaxAddedTokens) return list.Error(absl::StrCat(count, " tokens, the limit is ", kMaxAddedTokens));
+  std::vector<AddedToken> tokens;
+  tokens.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    const JsonNode node = list.Element(i);
+    AddedToken token;
+    WINNOW_ASSIGN_OR_RETURN(token.content, node.String("content"));
+    WINNOW_ASSIGN_OR_RETURN(token.id, node.Uint32("id"));
+    WINNOW_ASSIGN_OR_RETURN(token.special, node.BoolOr("special", false));
+    WINNOW_ASSIGN_OR_RETURN(token.normalized, node.BoolOr("normalized", !token.special));
+    WINNOW_ASSIGN_OR_RETURN(token.lstrip, node.BoolOr("lstrip", false));
+    WINNOW_ASSIGN_OR_RETURN(token.rstrip, node.BoolOr("rstrip", false));
+    WINNOW_ASSIGN_OR_RETURN(token.single_word, node.BoolOr("single_word", false));
+    tokens.push_back(std::move(token));
+  }
+  return tokens;
+}
+
+absl::StatusOr<TokenizerParts> ParseParts(const JsonNode& root) {
+  TokenizerParts parts;
+  WINNOW_ASSIGN_OR_RETURN(const JsonNode model, root.Member("model"));
+  WINNOW_ASSIGN_OR_RETURN(parts.model, ParseTokenModel(model));
+  if (root.Has("normalizer")) {
+    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("normalizer"));
+    WINNOW_ASSIGN_OR_RETURN(parts.normalizer, ParseNormalizer(node));
+  }
+  if (root.Has("pre_tokenizer")) {
+    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("pre_tokenizer"));
+    WINNOW_ASSIGN_OR_RETURN(parts.pre_tokenizer, ParsePreTokenizer(node));
+  }
+  if (root.Has("post_processor")) {
+    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("post_processor"));
+    WINNOW_ASSIGN_OR_RETURN(parts.post_processor, PostProcessor::Parse(node));
+  }
+  if (root.Has("decoder")) {
+    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("decoder"));
+    WINNOW_ASSIGN_OR_RETURN(parts.decoder, Decoder::Parse(node));
+  }
+  if (root.Has("added_tokens")) {
+    WINNOW_ASSIGN_OR_RETURN(const JsonNode list, root.Member("added_tokens"));
+    WINNOW_ASSIGN_OR_RETURN(parts.added_tokens, ParseAddedTokens(list));
+  }
+  return parts;
+}
+
+}  // namespace
 
 std::string Sha256Hex(std::string_view bytes) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
@@ -31,101 +79,71 @@ std::string Sha256Hex(std::string_view bytes) {
   return hex;
 }
 
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
-  std::error_code error;
-  const auto size = std::filesystem::file_size(path, error);
-  if (error) return absl::NotFoundError(absl::StrCat(path, ": ", error.message()));
-  if (size > kMaxFileBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", size, " bytes, the limit is ", kMaxFileBytes));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes(std::istreambuf_iterator<char>(file), {});
-  if (!file.good() && !file.eof()) return absl::DataLossError(absl::StrCat(path, ": cannot be read"));
+  WINNOW_ASSIGN_OR_RETURN(const std::string bytes, ReadTokenizerFile(path));
   return Parse(bytes, path);
 }
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
-  if (json.size() > kMaxFileBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(AbslSv(name), ": ", json.size(), " bytes, the limit is ", kMaxFileBytes));
-  }
   const auto document = ParseBoundedJson(json, kMaxJsonDepth);
   if (!document.ok()) return Annotate(document.status(), name);
-  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
-  tokenizer->digest_ = Sha256Hex(json);
-  if (const absl::Status status = tokenizer->ParseDocument(JsonNode(&*document, "")); !status.ok()) {
-    return Annotate(status, name);
-  }
+  absl::StatusOr<TokenizerParts> parts = ParseParts(JsonNode(&*document, ""));
+  if (!parts.ok()) return Annotate(parts.status(), name);
+  parts->digest = Sha256Hex(json);
+  auto tokenizer = Assemble(*std::move(parts));
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), name);
   return tokenizer;
 }
 
-absl::Status Tokenizer::ParseDocument(const JsonNode& root) {
-  WINNOW_ASSIGN_OR_RETURN(const JsonNode model, root.Member("model"));
-  WINNOW_ASSIGN_OR_RETURN(model_, BpeModel::Parse(model));
-  if (root.Has("normalizer")) {
-    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("normalizer"));
-    WINNOW_ASSIGN_OR_RETURN(normalizer_, ParseNormalizer(node));
-  }
-  if (root.Has("pre_tokenizer")) {
-    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("pre_tokenizer"));
-    WINNOW_ASSIGN_OR_RETURN(pre_tokenizer_, ParsePreTokenizer(node));
-  }
-  if (root.Has("post_processor")) {
-    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("post_processor"));
-    WINNOW_ASSIGN_OR_RETURN(post_processor_, PostProcessor::Parse(node));
-  }
-  if (root.Has("decoder")) {
-    WINNOW_ASSIGN_OR_RETURN(const JsonNode node, root.Member("decoder"));
-    WINNOW_ASSIGN_OR_RETURN(decoder_, Decoder::Parse(node));
-  }
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Assemble(TokenizerParts parts) {
+  std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
+  WINNOW_RETURN_IF_ERROR(tokenizer->Build(std::move(parts)));
+  return tokenizer;
+}
+
+absl::Status Tokenizer::Build(TokenizerParts parts) {
+  digest_ = std::move(parts.digest);
+  normalizer_ = std::move(parts.normalizer);
+  pre_tokenizer_ = std::move(parts.pre_tokenizer);
+  model_ = std::move(parts.model);
+  post_processor_ = std::move(parts.post_processor);
+  decoder_ = std::move(parts.decoder);
   const bool byte_level = pre_tokenizer_ != nullptr && pre_tokenizer_->IsByteLevel();
   keeps_text_ = (pre_tokenizer_ == nullptr || pre_tokenizer_->KeepsText()) &&
                 (model_->KnowsEveryCharacter() || (byte_level && model_->KnowsByteLevelAlphabet()));
   id_end_ = model_->IdEnd();
-  if (root.Has("added_tokens")) {
-    WINNOW_ASSIGN_OR_RETURN(const JsonNode list, root.Member("added_tokens"));
-    WINNOW_RETURN_IF_ERROR(ParseAddedTokens(list));
+  added_.reserve(parts.added_tokens.size());
+  for (size_t i = 0; i < parts.added_tokens.size(); ++i) {
+    const absl::Status status = AddToken(std::move(parts.added_tokens[i]));
+    if (!status.ok()) return Annotate(status, absl::StrCat("added_tokens[", i, "]"));
   }
   return BuildMatchers();
 }
 
-absl::Status Tokenizer::ParseAddedTokens(const JsonNode& list) {
-  WINNOW_RETURN_IF_ERROR(list.RequireArray());
-  const size_t count = list.value().size();
-  if (count > kMaxAddedTokens) return list.Error(absl::StrCat(count, " tokens, the limit is ", kMaxAddedTokens));
-  added_.reserve(count);  // pointers into it are kept
-  for (size_t i = 0; i < count; ++i) {
-    const JsonNode node = list.Element(i);
-    AddedToken token;
-    WINNOW_ASSIGN_OR_RETURN(token.content, node.String("content"));
-    WINNOW_ASSIGN_OR_RETURN(token.id, node.Uint32("id"));
-    WINNOW_ASSIGN_OR_RETURN(token.special, node.BoolOr("special", false));
-    WINNOW_ASSIGN_OR_RETURN(token.normalized, node.BoolOr("normalized", !token.special));
-    WINNOW_ASSIGN_OR_RETURN(token.lstrip, node.BoolOr("lstrip", false));
-    WINNOW_ASSIGN_OR_RETURN(token.rstrip, node.BoolOr("rstrip", false));
-    WINNOW_ASSIGN_OR_RETURN(token.single_word, node.BoolOr("single_word", false));
-    if (token.content.empty()) continue;  // the library ignores these too
-    if (token.content.size() > kMaxAddedTokenBytes) {
-      return node.ErrorAt("content", absl::StrCat(token.content.size(), " bytes, the limit is ", kMaxAddedTokenBytes));
-    }
-    // A token that the model knows keeps the model's id, whatever this list says.
-    if (const auto id = model_->TokenId(token.content)) {
-      token.id = *id;
-    } else if (const auto other = model_->Token(token.id)) {
-      return node.ErrorAt("id", absl::StrCat(token.id, " is the id of \"", AbslSv(*other), "\" in model.vocab"));
-    }
-    if (token.id > kMaxAddedId) return node.ErrorAt("id", absl::StrCat(token.id, " is above the limit ", kMaxAddedId));
-    if (added_ids_.contains(token.content)) continue;
-    if (const auto it = added_by_id_.find(token.id); it != added_by_id_.end()) {
-      return node.ErrorAt("id", absl::StrCat(token.id, " is also the id of \"", it->second->content, "\""));
-    }
-    id_end_ = std::max(id_end_, token.id + 1);
-    added_.push_back(std::move(token));
-    added_by_id_.emplace(added_.back().id, &added_.back());
-    added_ids_.emplace(added_.back().content, added_.back().id);
+absl::Status Tokenizer::AddToken(AddedToken token) {
+  if (token.content.empty()) return absl::OkStatus();  // the library ignores these too
+  if (token.content.size() > kMaxAddedTokenBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("content of ", token.content.size(), " bytes, the limit is ", kMaxAddedTokenBytes));
   }
+  if (const auto id = model_->TokenId(token.content)) {
+    token.id = *id;
+  } else if (const auto other = model_->Token(token.id)) {
+    return absl::InvalidArgumentError(absl::StrCat("id ", token.id, " of \"", token.content, "\" is the id of \"",
+                                                   AbslSv(*other), "\" in the model's vocabulary"));
+  }
+  if (token.id > kMaxAddedId) {
+    return absl::InvalidArgumentError(absl::StrCat("id ", token.id, " is above the limit ", kMaxAddedId));
+  }
+  if (added_ids_.contains(token.content)) return absl::OkStatus();
+  if (const auto it = added_by_id_.find(token.id); it != added_by_id_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("id ", token.id, " of \"", token.content, "\" is also the id of \"", it->second->content, "\""));
+  }
+  id_end_ = std::max(id_end_, token.id + 1);
+  added_.push_back(std::move(token));
+  added_by_id_.emplace(added_.back().id, &added_.back());
+  added_ids_.emplace(added_.back().content, added_.back().id);
   return absl::OkStatus();
 }
 
@@ -174,7 +192,7 @@ absl::Status Tokenizer::SplitAddedTokens(std::string_view text, PieceList* out) 
       continue;
     }
     std::string normalized(raw_text);
-    if (normalizer_ != nullptr) WINNOW_RETURN_IF_ERROR(normalizer_->Normalize(&normalized));
+    if (normalizer_ != nullptr) WINNOW_RETURN_IF_ERROR(normalizer_->NormalizePart(&normalized, at_start));
     for (const auto& part : normalized_matcher_->Split(normalized)) {
       append(std::string_view(normalized).substr(part.span.begin, part.span.end - part.span.begin), part.token,
              at_start && part.span.begin == 0);

@@ -9,17 +9,29 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/base/status.h"
 #include "common/tokenizer/added_vocabulary.h"
-#include "common/tokenizer/bpe_model.h"
-#include "common/tokenizer/decoder.h"
-#include "common/tokenizer/json_node.h"
-#include "common/tokenizer/normalizer.h"
-#include "common/tokenizer/post_processor.h"
-#include "common/tokenizer/pre_tokenizer.h"
+#include "common/tokenizer/model/token_model.h"
+#include "common/tokenizer/pipeline/decoder.h"
+#include "common/tokenizer/pipeline/normalizer.h"
+#include "common/tokenizer/pipeline/post_processor.h"
+#include "common/tokenizer/pipeline/pre_tokenizer.h"
 
 namespace winnow {
 
-// Runs a Hugging Face tokenizer.json with a BPE model, with the results of the `tokenizers` library to the id:
-// added tokens are cut out, the rest is normalized, pre-tokenized, encoded word by word, and post-processed.
+// What a tokenizer is made of.
+struct TokenizerParts {
+  std::unique_ptr<Normalizer> normalizer;       // may be null
+  std::unique_ptr<PreTokenizer> pre_tokenizer;  // may be null
+  std::unique_ptr<TokenModel> model;
+  PostProcessor post_processor;
+  Decoder decoder;
+  // A token that the model knows keeps the model's id, whatever is said here.
+  std::vector<AddedToken> added_tokens;
+  std::string digest;  // SHA-256 of the files that the parts were read from, in lower-case hex
+};
+
+// Runs a Hugging Face tokenizer.json with a BPE, Unigram or WordPiece model, with the results of the `tokenizers`
+// library to the id: added tokens are cut out, the rest is normalized, pre-tokenized, encoded word by word, and
+// post-processed.
 //
 // The text of a special token inside user content becomes that special token, as it does in the library: whoever must
 // not let users write special tokens has to refuse such texts before. `truncation` and `padding` of the file are
@@ -32,6 +44,9 @@ class Tokenizer {
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
   // The same from the file's bytes; `name` stands for the file in errors.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
+
+  // InvalidArgument when ids contradict each other.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Assemble(TokenizerParts parts);
 
   static constexpr size_t kAnyNumber = SIZE_MAX;
 
@@ -52,15 +67,15 @@ class Tokenizer {
   bool IsSpecial(uint32_t id) const;
   // One more than the highest id of a token. A model's logits may be wider.
   uint32_t VocabSize() const { return id_end_; }
-  // SHA-256 of the file, in lower-case hex.
+  // SHA-256 of the files that it was read from, in lower-case hex.
   const std::string& Digest() const { return digest_; }
 
  private:
   friend class Detokenizer;
 
   Tokenizer() = default;
-  absl::Status ParseDocument(const JsonNode& root);
-  absl::Status ParseAddedTokens(const JsonNode& list);
+  absl::Status Build(TokenizerParts parts);
+  absl::Status AddToken(AddedToken token);
   absl::Status BuildMatchers();
   absl::Status SplitAddedTokens(std::string_view text, PieceList* out) const;
   // No text whose added tokens are cut out becomes fewer tokens than this.
@@ -69,17 +84,20 @@ class Tokenizer {
   // Constant after Parse.
   std::string digest_;
   uint32_t id_end_ = 0;
-  std::vector<AddedToken> added_;
+  std::vector<AddedToken> added_;  // has room for all from the start: pointers into it are kept
   absl::flat_hash_map<uint32_t, const AddedToken*> added_by_id_;
   absl::flat_hash_map<std::string, uint32_t> added_ids_;
   std::unique_ptr<AddedTokenMatcher> raw_matcher_;         // tokens looked for before normalization
   std::unique_ptr<AddedTokenMatcher> normalized_matcher_;  // and after it
   std::unique_ptr<Normalizer> normalizer_;                 // may be null, as the next one
   std::unique_ptr<PreTokenizer> pre_tokenizer_;
-  std::unique_ptr<BpeModel> model_;  // self-synchronised
-  bool keeps_text_ = false;          // every character of a word ends up in a token of its own or one that it shares
+  std::unique_ptr<TokenModel> model_;  // self-synchronised
+  bool keeps_text_ = false;            // every character of a word ends up in a token of its own or one that it shares
   PostProcessor post_processor_;
   Decoder decoder_;
 };
+
+// SHA-256 in lower-case hex.
+std::string Sha256Hex(std::string_view bytes);
 
 }  // namespace winnow

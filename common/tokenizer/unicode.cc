@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/tokenizer/newer_characters.h"
 #include "common/tokenizer/utf8.h"
 
 namespace winnow {
@@ -53,6 +54,8 @@ bool IsUnicodeNumeric(char32_t c) {
 }
 
 bool IsUnicodePunctuation(char32_t c) {
+  // Once punctuation, and still so in the library.
+  if (c == 0x166D || c == 0x111C9) return true;
   if (c < 0x80)
     return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') || (c >= '{' && c <= '~');
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
@@ -63,14 +66,37 @@ bool IsUnicodePunctuation(char32_t c) {
     case UTF8PROC_CATEGORY_PI:
     case UTF8PROC_CATEGORY_PF:
     case UTF8PROC_CATEGORY_PO:
-      return true;
+      return !IsNewerPunctuation(c);
     default:
       return false;
   }
 }
 
 bool IsNonspacingMark(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_MN;
+  if (c == 0x1734) return true;  // no longer, but still so in the library
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_MN && !IsNewerNonspacingMark(c);
+}
+
+bool IsCombiningMark(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return !IsNewerCombiningMark(c);
+    default:
+      return c == 0x1CF2 || c == 0x1CF3;  // no longer, but still so in the library
+  }
+}
+
+bool IsUnicodeControl(char32_t c) {
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CO:
+      return !IsNewerControl(c);
+    default:
+      return false;
+  }
 }
 
 bool IsWordCharacter(char32_t c) {
@@ -105,7 +131,7 @@ std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {
   std::array<utf8proc_int32_t, 64> decomposed;
   for (size_t pos = 0; pos < text.size();) {
     const auto c = static_cast<utf8proc_int32_t>(NextCodePoint(text, &pos));
-    if (c < 0x80) {
+    if (c < 0x80 || HasNewerDecomposition(static_cast<char32_t>(c))) {
       code_points.push_back(c);
       continue;
     }
@@ -125,6 +151,31 @@ std::string NormalizeUnicode(std::string_view text, NormalizationForm form) {
   out.reserve(text.size());
   for (const auto c : code_points) AppendUtf8(static_cast<char32_t>(c), &out);
   return out;
+}
+
+std::string WithoutCharacters(std::string_view text, bool (*predicate)(char32_t)) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t pos = 0; pos < text.size();) {
+    const size_t begin = pos;
+    if (!predicate(NextCodePoint(text, &pos))) out.append(text.substr(begin, pos - begin));
+  }
+  return out;
+}
+
+std::string_view GraphemeCutter::Next() {
+  if (rest_.empty()) return {};
+  utf8proc_int32_t state = 0;
+  size_t end = 0;
+  auto previous = static_cast<utf8proc_int32_t>(NextCodePoint(rest_, &end));
+  for (size_t pos = end; pos < rest_.size(); end = pos) {
+    const auto c = static_cast<utf8proc_int32_t>(NextCodePoint(rest_, &pos));
+    if (utf8proc_grapheme_break_stateful(previous, c, &state)) break;
+    previous = c;
+  }
+  const std::string_view cluster = rest_.substr(0, end);
+  rest_.remove_prefix(end);
+  return cluster;
 }
 
 std::string LowercaseUnicode(std::string_view text) {

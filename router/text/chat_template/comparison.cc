@@ -9,13 +9,13 @@
 namespace winnow::chat_template {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxComparedDepth = 64;
 
 }  // namespace
 
 absl::StatusOr<bool> Equals(Heap* heap, const Value& a, const Value& b, int depth) {
   WINNOW_RETURN_IF_ERROR(heap->Step());
-  if (depth > kMaxDepth) return Error("values are nested too deeply to be compared");
+  if (depth > kMaxComparedDepth) return Error("values are nested too deeply to be compared");
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.AsInt() == b.AsInt();
     return a.AsDouble() == b.AsDouble();
@@ -54,7 +54,7 @@ absl::StatusOr<bool> Equals(Heap* heap, const Value& a, const Value& b, int dept
 
 absl::StatusOr<int> Order(Heap* heap, const Value& a, const Value& b, int depth) {
   WINNOW_RETURN_IF_ERROR(heap->Step());
-  if (depth > kMaxDepth) return Error("values are nested too deeply to be compared");
+  if (depth > kMaxComparedDepth) return Error("values are nested too deeply to be compared");
   if (a.is_number() && b.is_number()) {
     if (a.is_integral() && b.is_integral()) return a.AsInt() < b.AsInt() ? -1 : a.AsInt() > b.AsInt();
     return a.AsDouble() < b.AsDouble() ? -1 : a.AsDouble() > b.AsDouble();

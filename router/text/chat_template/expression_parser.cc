@@ -6,8 +6,8 @@
 namespace winnow::chat_template {
 namespace {
 
-constexpr int kMaxNesting = 60;  // each level of brackets takes a dozen calls of the parser
-constexpr int kMaxDepth = 200;   // of a tree, which the interpreter descends
+constexpr int kMaxNesting = 60;           // each level of brackets takes a dozen calls of the parser
+constexpr int kMaxExpressionDepth = 200;  // of a tree, which the interpreter descends
 
 }  // namespace
 
@@ -36,7 +36,7 @@ ExpressionPtr ExpressionParser::New(Expression::Kind kind) const {
 absl::Status ExpressionParser::Adopt(Expression* parent, ExpressionPtr child) const {
   if (child != nullptr) parent->depth = std::max(parent->depth, child->depth + 1);
   parent->operands.push_back(std::move(child));
-  return parent->depth <= kMaxDepth ? absl::OkStatus() : Error("expression is nested too deeply");
+  return parent->depth <= kMaxExpressionDepth ? absl::OkStatus() : Error("expression is nested too deeply");
 }
 
 ExpressionParser::Parsed ExpressionParser::Binary(Operator op, ExpressionPtr left, ExpressionPtr right) const {
@@ -382,7 +382,7 @@ absl::Status ExpressionParser::CallArguments(Expression* call) {
     WINNOW_ASSIGN_OR_RETURN(ExpressionPtr value, Expr());
     WINNOW_RETURN_IF_ERROR(Adopt(call, std::move(value)));
   }
-  return call->depth <= kMaxDepth ? absl::OkStatus() : Error("expression is nested too deeply");
+  return call->depth <= kMaxExpressionDepth ? absl::OkStatus() : Error("expression is nested too deeply");
 }
 
 ExpressionParser::Parsed ExpressionParser::FiltersAndTests(ExpressionPtr node) {

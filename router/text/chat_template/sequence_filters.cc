@@ -18,7 +18,7 @@ namespace {
 
 using Result = absl::StatusOr<Value>;
 
-bool Flag(const Arguments& arguments, size_t position, std::string_view name) {
+bool IsSet(const Arguments& arguments, size_t position, std::string_view name) {
   const Value* value = arguments.Get(position, name);
   return value != nullptr && value->Truthy();
 }
@@ -82,8 +82,8 @@ Result SortValues(Heap* heap, const std::vector<Value>& items, const Value* attr
 
 Result Sort(Heap* heap, const Value& input, const Arguments& arguments) {
   WINNOW_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(heap, input));
-  return SortValues(heap, items, arguments.Get(2, "attribute"), Flag(arguments, 1, "case_sensitive"),
-                    Flag(arguments, 0, "reverse"));
+  return SortValues(heap, items, arguments.Get(2, "attribute"), IsSet(arguments, 1, "case_sensitive"),
+                    IsSet(arguments, 0, "reverse"));
 }
 
 Result DictSort(Heap* heap, const Value& input, const Arguments& arguments) {
@@ -92,8 +92,8 @@ Result DictSort(Heap* heap, const Value& input, const Arguments& arguments) {
   const bool by_value = by != nullptr && by->is_string() && by->AsString() == "value";
   const Value position(int64_t{by_value ? 1 : 0});
   WINNOW_ASSIGN_OR_RETURN(const Value pairs, CallMethod(heap, input, "items", {}));
-  return SortValues(heap, pairs.AsList().items, &position, Flag(arguments, 0, "case_sensitive"),
-                    Flag(arguments, 2, "reverse"));
+  return SortValues(heap, pairs.AsList().items, &position, IsSet(arguments, 0, "case_sensitive"),
+                    IsSet(arguments, 2, "reverse"));
 }
 
 Result Unique(Heap* heap, const Value& input, const Arguments& arguments) {
@@ -102,7 +102,7 @@ Result Unique(Heap* heap, const Value& input, const Arguments& arguments) {
   List* list = heap->NewList();
   for (const Value& item : items) {
     WINNOW_ASSIGN_OR_RETURN(Value key,
-                            SortKey(heap, item, arguments.Get(1, "attribute"), Flag(arguments, 0, "case_sensitive")));
+                            SortKey(heap, item, arguments.Get(1, "attribute"), IsSet(arguments, 0, "case_sensitive")));
     bool seen = false;
     for (const Value& other : keys) {
       WINNOW_ASSIGN_OR_RETURN(seen, Equals(heap, key, other));
@@ -121,7 +121,7 @@ Result Extreme(Heap* heap, const Value& input, const Arguments& arguments, bool 
   Value best, best_key;
   for (size_t i = 0; i < items.size(); ++i) {
     WINNOW_ASSIGN_OR_RETURN(
-        Value key, SortKey(heap, items[i], arguments.Get(1, "attribute"), Flag(arguments, 0, "case_sensitive")));
+        Value key, SortKey(heap, items[i], arguments.Get(1, "attribute"), IsSet(arguments, 0, "case_sensitive")));
     if (i > 0) {
       WINNOW_ASSIGN_OR_RETURN(const int order, Order(heap, key, best_key));
       if (want_max ? order <= 0 : order >= 0) continue;

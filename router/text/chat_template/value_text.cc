@@ -12,7 +12,7 @@
 namespace winnow::chat_template {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxWrittenDepth = 64;
 
 void AppendHex(uint32_t value, int digits, std::string* out) {
   char buffer[16];
@@ -169,7 +169,7 @@ class Writer {
 
  private:
   absl::Status Enter(int depth) {
-    if (depth > kMaxDepth) return absl::InvalidArgumentError("a value is nested too deeply to be written");
+    if (depth > kMaxWrittenDepth) return absl::InvalidArgumentError("a value is nested too deeply to be written");
     WINNOW_RETURN_IF_ERROR(heap_->Step());
     const size_t grown = out_.size() - charged_;
     charged_ = out_.size();

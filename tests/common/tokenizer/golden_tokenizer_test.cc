@@ -1,12 +1,16 @@
-// Golden data made by the Hugging Face `tokenizers` library (0.23) over texts chosen to separate its rules.
+// Golden data over texts chosen to separate the rules, and random ones of all scripts: of tokenizer.json and vocab.txt
+// by the Hugging Face `tokenizers` library (0.23), of tokenizer.model by SentencePiece (0.1.97), of *.tiktoken by
+// tiktoken.
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/tokenizer/checkpoint/load_tokenizer.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/utf8.h"
 
 namespace winnow {
 namespace {
@@ -15,8 +19,9 @@ class GoldenTokenizerTest : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const std::string folder = std::string("tests/testdata/tokenizers/") + GetParam();
-    auto tokenizer = Tokenizer::Load(folder + "/tokenizer.json");
+    auto tokenizer = LoadTokenizer(folder);
     ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+    ASSERT_NE(*tokenizer, nullptr);
     tokenizer_ = *std::move(tokenizer);
     std::ifstream file(folder + "/golden.json");
     cases_ = nlohmann::json::parse(file);
@@ -62,13 +67,22 @@ TEST_P(GoldenTokenizerTest, StreamedPiecesAddUpToTheText) {
   for (const auto& c : cases_) {
     Detokenizer detokenizer(tokenizer_.get(), true);
     std::string text;
-    for (const auto id : c["ids"].get<std::vector<uint32_t>>()) text += detokenizer.Push(id);
+    for (const auto id : c["ids"].get<std::vector<uint32_t>>()) {
+      const std::string piece = detokenizer.Push(id);
+      EXPECT_EQ(FindInvalidUtf8(piece), std::string::npos);  // never half a character
+      text += piece;
+    }
     text += detokenizer.Flush();
     EXPECT_EQ(text, c["decoded_skip_special"].get<std::string>());
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizerTest, testing::Values("demo", "gpt2-bytelevel", "qwen-nfc"),
+INSTANTIATE_TEST_SUITE_P(Families, GoldenTokenizerTest,
+                         testing::Values("demo", "gpt2-bytelevel", "qwen-nfc", "unigram-xlmr", "unigram-albert",
+                                         "unigram-t5", "unigram-bytes", "wordpiece-bert", "wordpiece-cased",
+                                         "bpe-wordend", "bpe-prefix", "spm-unigram-rules", "spm-unigram-bytes",
+                                         "spm-bpe-llama", "spm-bpe-rules", "spm-bpe-noprefix", "tiktoken-llama3",
+                                         "tiktoken-qwen", "tiktoken-kimi", "bert-vocab"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::erase(name, '-');

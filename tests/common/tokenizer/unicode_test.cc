@@ -68,8 +68,12 @@ TEST(RegexTest, TranslatesOnigurumaSyntax) {
   EXPECT_EQ(TranslateOnigurumaPattern(R"(x(?:a|[b(]){2}+y)").value(), R"(x(?:(?:a|[b(]){2})+y)");
   EXPECT_EQ(TranslateOnigurumaPattern(R"(a{,2}\h[\h\]x])").value(), R"(a{0,2}[0-9a-fA-F][0-9a-fA-F\]x])");
   EXPECT_EQ(TranslateOnigurumaPattern(R"(\p{L}+a{b\\s[[:alpha:]])").value(), R"(\p{L}+a{b\\s[[:alpha:]])");
-  EXPECT_FALSE(TranslateOnigurumaPattern("[a[bc]]").ok());
-  EXPECT_FALSE(TranslateOnigurumaPattern("[a&&b]").ok());
+  EXPECT_EQ(TranslateOnigurumaPattern("[a[bc]]+").value(), "(?:(?:[a]|[bc]))+");
+  EXPECT_EQ(TranslateOnigurumaPattern(R"([\p{L}\p{M}&&[^\p{Han}]]*)").value(),
+            R"((?:(?=[\p{L}\p{M}])(?:[^\p{Han}]))*)");
+  EXPECT_EQ(TranslateOnigurumaPattern("[^a&&b]").value(), "(?:(?!(?=[a])[b])(?s:.))");
+  EXPECT_FALSE(TranslateOnigurumaPattern("[a&&]").ok());
+  EXPECT_FALSE(TranslateOnigurumaPattern("[a[b]").ok());
   EXPECT_FALSE(TranslateOnigurumaPattern("[a").ok());
   EXPECT_FALSE(TranslateOnigurumaPattern("\\").ok());
 }

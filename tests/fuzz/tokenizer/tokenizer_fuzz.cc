@@ -1,11 +1,15 @@
-// Three targets in one, chosen by the first byte: a tokenizer.json from the input; text through small tokenizers of
-// each family, where encoding must not fail on UTF-8; and ids, where the streamed text must equal the decoded one.
+// Targets in one, chosen by the first byte: a tokenizer.json, a SentencePiece model, a tiktoken file or a vocab.txt
+// from the input; text through small tokenizers of each family, where encoding must not fail on UTF-8; and ids, where
+// the streamed text must equal the decoded one.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/tokenizer/checkpoint/sentencepiece_file.h"
+#include "common/tokenizer/checkpoint/tiktoken_file.h"
+#include "common/tokenizer/checkpoint/word_piece_file.h"
 #include "common/tokenizer/detokenizer.h"
 #include "common/tokenizer/tokenizer.h"
 #include "common/tokenizer/utf8.h"
@@ -30,6 +34,27 @@ constexpr std::string_view kSentencePiece = R"({
   "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
             "vocab": {"<unk>": 0, "<s>": 1, "<0xE2>": 2, "<0x96>": 3, "<0x81>": 4, "<0xFF>": 5, "▁": 6, "a": 7, "▁a": 8},
             "merges": [["▁", "a"]]}})";
+
+constexpr std::string_view kUnigram = R"({
+  "normalizer": {"type": "Sequence", "normalizers": [{"type": "Nmt"}, {"type": "Precompiled", "precompiled_charsmap": ""}]},
+  "pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+  "decoder": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"},
+  "model": {"type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0], ["▁", -1], ["a", -2], ["▁a", -2.5], ["ab", -3]]}})";
+constexpr std::string_view kWordPiece = R"({
+  "normalizer": {"type": "BertNormalizer"},
+  "pre_tokenizer": {"type": "BertPreTokenizer"},
+  "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": true},
+  "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9,
+            "vocab": {"[UNK]": 0, "a": 1, "##a": 2, "##b": 3, ".": 4, "do": 5, "not": 6, "'": 7}}})";
+
+// Whatever a file makes, it is used.
+void CheckFile(absl::StatusOr<TokenizerParts> parts) {
+  if (!parts.ok()) return;
+  const auto tokenizer = Tokenizer::Assemble(*std::move(parts));
+  if (!tokenizer.ok()) return;
+  const auto ids = (*tokenizer)->Encode("a ab <s>\n  \xC3\xA9 1!\xE2\x96\x81", true);
+  if (ids.ok()) (*tokenizer)->Decode(*ids, false);
+}
 
 void CheckText(const Tokenizer& tokenizer, std::string_view text) {
   const auto ids = tokenizer.Encode(text, true);
@@ -65,9 +90,23 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const auto sentence_piece = *Tokenizer::Parse(winnow::kSentencePiece, "sentence piece");
   if (size == 0) return 0;
   const std::string_view rest(reinterpret_cast<const char*>(data) + 1, size - 1);
-  const Tokenizer& tokenizer = data[0] & 4 ? *byte_level : *sentence_piece;
+  static const auto unigram = *Tokenizer::Parse(winnow::kUnigram, "unigram");
+  static const auto word_piece = *Tokenizer::Parse(winnow::kWordPiece, "word piece");
+  const Tokenizer* const tokenizers[] = {sentence_piece.get(), byte_level.get(), unigram.get(), word_piece.get()};
+  const Tokenizer& tokenizer = *tokenizers[data[0] >> 2 & 3];
   switch (data[0] & 3) {
     case 0:
+      switch (data[0] >> 2 & 3) {
+        case 0:
+          winnow::CheckFile(winnow::ParseSentencePiece(rest, {}));
+          break;
+        case 1:
+          winnow::CheckFile(winnow::ParseTiktoken(rest, {}));
+          break;
+        default:
+          winnow::CheckFile(winnow::ParseWordPieceVocabulary(rest, {}));
+      }
+      break;
     case 1:
       if (const auto parsed = Tokenizer::Parse(rest, "fuzz"); parsed.ok()) {
         const auto ids = (*parsed)->Encode("a ab <s>\n\xC3\xA9 1!", true);
