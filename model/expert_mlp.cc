@@ -76,6 +76,7 @@ void ExpertMlp::Run(Matmul matmul, const LayerWeights& layer, float* x, int num_
                                      .correction = layer.router_correction.data(),
                                      .groups = config_.moe.groups,
                                      .groups_per_token = config_.moe.groups_per_token,
+                                     .group_scores = config_.moe.group_scores,
                                      .normalizes = config_.moe.normalizes,
                                      .scale = config_.moe.scale,
                                      .experts = experts_.data(),

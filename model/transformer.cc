@@ -23,8 +23,8 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       executor_(executor),
       kv_dtype_(kv_dtype),
       layout_(config.kv_layout(kv_dtype)),
-      rope_(RopeOfHeads(config)),
-      window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)),
+      rope_(RopeOfHeads(config, config.rope)),
+      window_rope_(RopeOfHeads(config, config.window_rope.value_or(config.rope))),
       scale_(config.attention_scale > 0 ? config.attention_scale
                                         : 1.0f / std::sqrt(static_cast<float>(config.head_dim))),
       max_rows_(std::max(max_prefill_tokens, kMaxDecodeRows)) {

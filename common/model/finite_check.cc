@@ -5,9 +5,11 @@
 #include <optional>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
+#include "common/model/quantized/mxfp4.h"
 #include "common/model/quantized/stored_weight.h"
 
 namespace winnow {
@@ -59,10 +61,20 @@ absl::Status CheckExpected(const Checkpoint& checkpoint, const ModelConfig& conf
     return weight.CheckFinite();
   }
   WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint.Find(expected.name));
-  return CheckFinite(tensor, checkpoint.FileOf(expected.name));
+  if (!expected.is_bytes) return CheckFinite(tensor, checkpoint.FileOf(expected.name));
+  // Every block is finite, and a scale unless it says that it is not.
+  const bool scales = absl::EndsWith(expected.name, "_scales");
+  return scales ? CheckMxfp4Scales(tensor, checkpoint.FileOf(expected.name)) : absl::OkStatus();
 }
 
 }  // namespace
+
+absl::Status CheckMxfp4Scales(const TensorView& tensor, std::string_view file) {
+  const auto nan = std::find(tensor.bytes.begin(), tensor.bytes.end(), kMxfp4Nan);
+  if (nan == tensor.bytes.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(AbslSv(file), ": tensor ", QuotedName(tensor.name),
+                                                 " is not finite (NaN) at element ", nan - tensor.bytes.begin()));
+}
 
 absl::Status CheckFinite(const TensorView& tensor, std::string_view file) {
   const std::optional<Dtype> dtype = WeightDtype(tensor.dtype);

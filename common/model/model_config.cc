@@ -8,6 +8,7 @@
 
 #include "common/base/status.h"
 #include "common/model/mapped_file.h"
+#include "common/model/quantized/mxfp4.h"
 #include "common/model/rope.h"
 #include "common/model/safetensors_header.h"
 #include "common/model/unsupported_fields.h"
@@ -40,8 +41,9 @@ bool IsKnownField(std::string_view name) {
       "use_bidirectional_attention", "rope_local_base_freq", "sliding_window_pattern", "_sliding_window_pattern",
       "n_routed_experts", "n_shared_experts", "n_group", "topk_group", "routed_scaling_factor", "scoring_func",
       "topk_method", "first_k_dense_replace", "mlp_layer_types", "moe_layer_freq", "use_qk_norm", "kv_lora_rank",
-      "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "rope_interleave", "index_n_heads",
-      "index_head_dim", "index_topk", "indexer_types", "indexer_rope_interleave",
+      "experts_per_token", "initial_context_length", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
+      "v_head_dim", "rope_interleave", "index_n_heads", "index_head_dim", "index_topk", "indexer_types",
+      "indexer_rope_interleave",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
@@ -79,7 +81,9 @@ absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
   if (family == nullptr)
     return config.Error("architectures",
                         absl::StrCat("is ", QuotedName(name), "; supported are ", SupportedArchitectures()));
-  if (model_type.has_value() && *model_type != family->model_type) {
+  // Kimi K2 has DeepSeek V3's layers under a name of its own.
+  const bool kimi = family->family == ModelFamily::kDeepseekV3 && model_type == "kimi_k2";
+  if (model_type.has_value() && *model_type != family->model_type && !kimi) {
     return config.Error("model_type",
                         absl::StrCat("is ", QuotedName(*model_type), ", which does not belong to ", name));
   }
@@ -198,25 +202,38 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-// Of heads that turn in part.
+// How much of each head turns.
 absl::Status ParseRotaryDim(const JsonFields& config, ModelConfig& out) {
-  if (out.rope.type == RopeType::kYarn) {
-    return config.Error("partial_rotary_factor", "is below 1, which is not supported with yarn");
-  }
   out.rotary_dim = static_cast<int>(out.rope.partial_rotary * out.head_dim);
-  if (out.rotary_dim >= 2 && out.rotary_dim % 2 == 0) return absl::OkStatus();
-  return config.Error("partial_rotary_factor", absl::StrCat("turns ", out.rotary_dim, " of ", out.head_dim,
-                                                            " elements of a head; their number must be even"));
+  if (out.rotary_dim < 2 || out.rotary_dim % 2 != 0) {
+    return config.Error("partial_rotary_factor", absl::StrCat("turns ", out.rotary_dim, " of ", out.head_dim,
+                                                              " elements of a head; their number must be even"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLongRope(const JsonFields& config, const ModelConfig& out) {
+  if (out.rope.type != RopeType::kLongRope) return absl::OkStatus();
+  const char* const source = config.Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  const auto pairs = static_cast<size_t>(out.rotary_dim / 2);
+  for (const auto& [field, divisors] :
+       {std::pair("short_factor", &out.rope.short_factors), std::pair("long_factor", &out.rope.long_factors)}) {
+    if (divisors->size() == pairs) continue;
+    return config.Error(absl::StrCat(source, ".", field),
+                        absl::StrCat("has ", divisors->size(), " entries for ", pairs, " pairs of a head that turn"));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> positions,
                           config.Int("max_position_embeddings", 1, kMaxPositions));
   const int64_t max_positions = positions.value_or(family.default_max_position_embeddings);
-  if (out.family != ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(RefuseRopeByLayerType(config, family));
-  WINNOW_ASSIGN_OR_RETURN(out.rope,
-                          ParseRopeConfig(config, max_positions, out.warnings, family.default_partial_rotary));
+  if (!family.window_rope) WINNOW_RETURN_IF_ERROR(RefuseRopeByLayerType(config, family));
+  WINNOW_ASSIGN_OR_RETURN(out.rope, ParseRopeConfig(config, max_positions, out.warnings, family.partial_rotary,
+                                                    family.default_partial_rotary));
   if (out.rope.partial_rotary < 1) WINNOW_RETURN_IF_ERROR(ParseRotaryDim(config, out));
+  WINNOW_RETURN_IF_ERROR(CheckLongRope(config, out));
   if (out.latent && out.family != ModelFamily::kGlmMoeDsa && out.rope.type == RopeType::kYarn &&
       out.rope.mscale_all_dim != 0) {
     const auto mscale = static_cast<float>(YarnMscale(out.rope.factor, out.rope.mscale_all_dim));
@@ -236,11 +253,36 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
                      out.max_context_tokens, " tokens"));
   }
 
-  if (out.family == ModelFamily::kGemma3) {
-    WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings));
+  if (out.rope.type == RopeType::kLongRope && out.rope.beyond_original) {
+    out.warnings.push_back(absl::StrCat(
+        "longrope: contexts may exceed the ", out.rope.original_max_position_embeddings,
+        " positions of original_max_position_embeddings, so that long_factor holds for all of them; with a greatest "
+        "context of no more than that short_factor does"));
+  }
+
+  if (family.window_rope) {
+    // Windowed layers of OLMo 3 have the model's base and no scaling.
+    const double theta = out.family == ModelFamily::kOlmo3 ? out.rope.theta : RopeConfig().theta;
+    WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings, theta));
   }
   if (out.latent) return absl::OkStatus();  // which has no windows
   WINNOW_ASSIGN_OR_RETURN(out.windows, ParseWindows(config, out.family, out.num_layers, out.max_context_tokens));
+  return absl::OkStatus();
+}
+
+// Blocks lie along the inputs of an expert's matrices.
+absl::Status CheckMxfp4(const JsonFields& config, const ModelConfig& out) {
+  if (out.quantization.format != WeightQuantization::Format::kMxfp4) return absl::OkStatus();
+  if (out.family != ModelFamily::kGptOss) {
+    return config.Error(
+        "quantization_config.quant_method",
+        absl::StrCat("is 'mxfp4', which is supported for ", ModelFamilyName(ModelFamily::kGptOss), " alone"));
+  }
+  for (const auto& [field, width] :
+       {std::pair("hidden_size", out.hidden_size), std::pair("intermediate_size", out.moe.intermediate_size)}) {
+    if (width % static_cast<int>(kMxfp4Block) == 0) continue;
+    return config.Error(field, absl::StrCat("is ", width, "; with MXFP4 it must be a multiple of ", kMxfp4Block));
+  }
   return absl::OkStatus();
 }
 
@@ -296,8 +338,9 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   WINNOW_RETURN_IF_ERROR(ParsePositions(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseTokens(config, out));
   WINNOW_ASSIGN_OR_RETURN(out.quantization, ParseWeightQuantization(config));
+  WINNOW_RETURN_IF_ERROR(CheckMxfp4(config, out));
   for (const auto& [key, value] : root.items()) {
-    if (!IsKnownField(key) && !value.is_null())
+    if (!IsKnownField(key) && !IsCheckedField(key) && !value.is_null())
       out.warnings.push_back(absl::StrCat("config.json: ", QuotedName(key), " is ignored"));
   }
   if (!generation_config_json.empty()) {

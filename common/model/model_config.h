@@ -74,6 +74,11 @@ struct ModelConfig {
   // Weights of the norms of q and k.
   int q_norm_features() const { return qk_norm_projection ? q_features() : head_dim; }
   int k_norm_features() const { return qk_norm_projection ? kv_features() : head_dim; }
+  // How LongRoPE rotates depends on how long a context can get: no longer than this. At first that is
+  // max_context_tokens.
+  void ServeContextsOf(int64_t tokens) {
+    rope.beyond_original = rope.type == RopeType::kLongRope && tokens > rope.original_max_position_embeddings;
+  }
   uint32_t window(int layer) const { return windows.empty() ? 0 : windows[static_cast<size_t>(layer)]; }
   const RopeConfig& rope_of(int layer) const { return window(layer) > 0 && window_rope ? *window_rope : rope; }
   // Width of the MLP that every token goes through at `layer`: the dense one, or the shared expert; 0 without one.

@@ -17,9 +17,11 @@ enum class ModelFamily : uint8_t {
   kQwen3Moe,
   kPhi3,
   kOlmo2,
+  kOlmo3,
   kGemma3,
   kGptOss,
   kGlm4Moe,
+  kDeepseekV2,
   kDeepseekV3,
   kDeepseekV32,
   kGlmMoeDsa,
@@ -49,10 +51,11 @@ struct FamilyTraits {
   Activation activation = Activation::kSilu;
   bool fused_projections = false;  // q, k and v are one tensor, and gate and up
   double default_rms_norm_eps = 1e-6;
-  bool latent_attention = false;  // keys and values come from a latent (common/model/latent_config.h) ...
-  bool indexer = false;           // ... and the model's own indexer chooses what is attended to
-  double default_partial_rotary =
-      1;  // share of a head's elements that turns; only 1 where the family has no such field
+  bool latent_attention = false;      // keys and values come from a latent (common/model/latent_config.h) ...
+  bool indexer = false;               // ... and the model's own indexer chooses what is attended to
+  bool partial_rotary = false;        // a part of a head's elements may turn ...
+  double default_partial_rotary = 1;  // ... of so large a share
+  bool window_rope = false;           // layers with a sliding window have a rotary embedding of their own
 };
 
 // The family of that architecture, or of that model_type; null when it is not supported.

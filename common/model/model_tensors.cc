@@ -8,6 +8,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/model/layer_names.h"
+#include "common/model/quantized/mxfp4.h"
 #include "common/model/quantized/stored_weight.h"
 
 namespace winnow {
@@ -39,13 +40,20 @@ class ExpectedList {
     if (!name.empty()) Add(name, {static_cast<uint64_t>(features)});
   }
 
-  // Of all experts, as gpt-oss stores them.
-  void AddFusedExperts(const LayerNames& names, const MoeConfig& moe, uint64_t hidden) {
+  // Of all experts, as gpt-oss stores them: plain ones by inputs, blocks of MXFP4 by outputs.
+  void AddFusedExperts(const LayerNames& names, const MoeConfig& moe, uint64_t hidden, bool mxfp4) {
     const auto experts = static_cast<uint64_t>(moe.num_experts), width = static_cast<uint64_t>(moe.intermediate_size);
-    Add(names.fused_gate_up, {experts, hidden, 2 * width});
-    Add(names.fused_gate_up + "_bias", {experts, 2 * width});
-    Add(names.fused_down, {experts, width, hidden});
-    Add(names.fused_down + "_bias", {experts, hidden});
+    const auto add = [&](const std::string& name, uint64_t out, uint64_t in) {
+      if (mxfp4) {
+        list_.push_back({name + "_blocks", {experts, out, in / kMxfp4Block, kMxfp4Block / 2}, /*is_bytes=*/true});
+        list_.push_back({name + "_scales", {experts, out, in / kMxfp4Block}, /*is_bytes=*/true});
+      } else {
+        Add(name, {experts, in, out});
+      }
+      Add(name + "_bias", {experts, out});
+    };
+    add(names.fused_gate_up, 2 * width, hidden);
+    add(names.fused_down, hidden, width);
   }
 
   void AddLatentAttention(const LayerNames& names, const LatentConfig& latent, const ModelConfig& config) {
@@ -93,6 +101,11 @@ absl::Status Check(const Checkpoint& checkpoint, const ModelConfig& config, cons
   if (!std::ranges::equal(tensor->shape, expected.shape)) {
     return absl::InvalidArgumentError(
         absl::StrCat(where, " has shape ", ShapeText(tensor->shape), " instead of ", ShapeText(expected.shape)));
+  }
+  if (expected.is_bytes) {
+    if (tensor->dtype == TensorDtype::kU8) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, " has dtype ", TensorDtypeName(tensor->dtype), "; MXFP4 is stored as U8"));
   }
   if (!WeightDtype(tensor->dtype).has_value()) {
     return absl::InvalidArgumentError(
@@ -163,7 +176,9 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
       list.AddProjection(names.router, config.moe.num_experts, config.hidden_size, config.moe.biases);
     }
     list.AddNorm(names.router_correction, config.moe.num_experts);
-    if (!names.fused_down.empty()) list.AddFusedExperts(names, config.moe, hidden);
+    if (!names.fused_down.empty()) {
+      list.AddFusedExperts(names, config.moe, hidden, config.quantization.format == WeightQuantization::Format::kMxfp4);
+    }
     for (const LayerNames::Expert& expert : names.experts) {
       list.AddMlp(expert.gate_up, expert.down, config.moe.intermediate_size, config.hidden_size, false);
     }

@@ -20,6 +20,7 @@ std::string LayerTensor(int layer, std::string_view suffix);  // "model.layers.<
 struct ExpectedTensor {
   std::string name;
   std::vector<uint64_t> shape;  // weights of projections: [out_features, in_features]
+  bool is_bytes = false;        // U8, and not numbers: MXFP4's blocks and scales
 };
 
 // Whether it is the weight of a linear layer, which a checkpoint may store quantised (StoredWeight).
@@ -36,6 +37,9 @@ absl::StatusOr<std::vector<std::string>> ValidateTensors(const Checkpoint& check
 // INVALID_ARGUMENT naming file, tensor and flat index of the first NaN or infinity, which would poison every output
 // silently. The dtype must be f32, f16 or bf16.
 absl::Status CheckFinite(const TensorView& tensor, std::string_view file);
+
+// The same of scales of MXFP4, of which one value is NaN.
+absl::Status CheckMxfp4Scales(const TensorView& tensor, std::string_view file);
 
 // CheckFinite over all expected tensors with `num_threads` threads; the first offender in the order of ExpectedTensors.
 absl::Status CheckWeightsFinite(const Checkpoint& checkpoint, const ModelConfig& config, int num_threads);

@@ -76,6 +76,22 @@ std::vector<float> YarnInvFreq(const RopeConfig& config, int head_dim) {
   return result;
 }
 
+std::vector<float> LongRopeInvFreq(const RopeConfig& config, int head_dim) {
+  const std::vector<double>& divisors = config.beyond_original ? config.long_factors : config.short_factors;
+  WINNOW_CHECK(divisors.size() == static_cast<size_t>(head_dim / 2));
+  std::vector<float> result = PositionFrequencies(config.theta, head_dim);
+  for (size_t i = 0; i < result.size(); ++i) result[i] = 1.0f / (static_cast<float>(divisors[i]) * result[i]);
+  return result;
+}
+
+// It follows from by how much the context can grow, whichever factors hold.
+double LongRopeAttentionFactor(const RopeConfig& config) {
+  if (config.attention_factor.has_value()) return *config.attention_factor;
+  if (config.factor <= 1) return 1;
+  return std::sqrt(1 +
+                   std::log(config.factor) / std::log(static_cast<double>(config.original_max_position_embeddings)));
+}
+
 double YarnAttentionFactor(const RopeConfig& config) {
   if (config.attention_factor.has_value()) return *config.attention_factor;
   if (config.mscale != 0 && config.mscale_all_dim != 0) {
@@ -90,8 +106,8 @@ double YarnMscale(double factor, double mscale) {
   return factor <= 1 ? 1 : 0.1 * mscale * std::log(factor) + 1;
 }
 
-RopeTable RopeOfHeads(const ModelConfig& config) {
-  RopeTable table = ComputeRope(config.rope, config.rotary_dim);
+RopeTable RopeOfHeads(const ModelConfig& config, const RopeConfig& rope) {
+  RopeTable table = ComputeRope(rope, config.rotary_dim);
   table.inv_freq.resize(static_cast<size_t>(config.head_dim) / 2, 0.0f);
   if (config.latent) table.attention_factor = 1;
   return table;
@@ -113,6 +129,9 @@ RopeTable ComputeRope(const RopeConfig& config, int head_dim) {
     case RopeType::kYarn:
       return {.inv_freq = YarnInvFreq(config, head_dim),
               .attention_factor = static_cast<float>(YarnAttentionFactor(config))};
+    case RopeType::kLongRope:
+      return {.inv_freq = LongRopeInvFreq(config, head_dim),
+              .attention_factor = static_cast<float>(LongRopeAttentionFactor(config))};
   }
   return {.inv_freq = DefaultInvFreq(config, head_dim)};
 }

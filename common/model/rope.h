@@ -22,9 +22,9 @@ double YarnMscale(double factor, double mscale);
 // max_position_embeddings, which is never served; up to there it is the default.
 RopeTable ComputeRope(const RopeConfig& config, int head_dim);
 
-// Of layers that attend to everything, for heads as attention has them: pair i is elements i and i + head_dim / 2, and
-// pairs that do not turn have frequency 0. Where only a part of a head turns, and of latent attention, this is not how
-// heads are stored; keys of latent attention carry the attention factor.
-RopeTable RopeOfHeads(const ModelConfig& config);
+// `rope`, the model's or that of its windowed layers, for heads as attention has them: pair i is elements i and i +
+// head_dim / 2, and pairs that do not turn have frequency 0. Where only a part of a head turns, and of latent
+// attention, this is not how heads are stored; keys of latent attention carry the attention factor.
+RopeTable RopeOfHeads(const ModelConfig& config, const RopeConfig& rope);
 
 }  // namespace winnow

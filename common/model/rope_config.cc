@@ -10,7 +10,7 @@
 namespace winnow {
 namespace {
 
-constexpr int64_t kMaxPositions = int64_t{1} << 31;
+constexpr int64_t kMaxRopePositions = int64_t{1} << 31;
 
 struct RopeSource {
   const nlohmann::json* object = nullptr;  // null: plain RoPE
@@ -32,12 +32,13 @@ absl::StatusOr<RopeType> ParseType(const JsonFields& rope) {
     field = "type";
   }
   if (!name.has_value()) return RopeType::kDefault;
-  for (const RopeType type :
-       {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic, RopeType::kLlama3, RopeType::kYarn}) {
+  for (const RopeType type : {RopeType::kDefault, RopeType::kLinear, RopeType::kDynamic, RopeType::kLlama3,
+                              RopeType::kYarn, RopeType::kLongRope}) {
     if (*name == RopeTypeName(type)) return type;
   }
-  return rope.Error(
-      field, absl::StrCat("is ", QuotedName(*name), "; supported are default, linear, dynamic, llama3 and yarn"));
+  if (*name == "su") return RopeType::kLongRope;  // as it was called at first
+  return rope.Error(field, absl::StrCat("is ", QuotedName(*name),
+                                        "; supported are default, linear, dynamic, llama3, yarn and longrope"));
 }
 
 // Far beyond what any model uses, and far from where f32 arithmetic on frequencies breaks down.
@@ -65,10 +66,10 @@ absl::StatusOr<double> Theta(const JsonFields& fields) {
 }
 
 // Families whose heads turn as a whole have no other share.
-absl::StatusOr<double> PartialRotary(const JsonFields& fields, double otherwise) {
+absl::StatusOr<double> PartialRotary(const JsonFields& fields, bool allows_partial, double otherwise) {
   WINNOW_ASSIGN_OR_RETURN(const std::optional<double> partial, fields.Number("partial_rotary_factor"));
   if (partial.value_or(otherwise) == otherwise) return otherwise;
-  if (otherwise == 1) {
+  if (!allows_partial) {
     return fields.Error("partial_rotary_factor", absl::StrCat("is ", *partial, "; only 1 is supported"));
   }
   if (*partial > 0 && *partial <= 1) return *partial;
@@ -80,9 +81,9 @@ absl::StatusOr<double> PartialRotary(const JsonFields& fields, double otherwise)
 absl::StatusOr<int64_t> OriginalPositions(const JsonFields& config, const JsonFields& rope,
                                           int64_t max_position_embeddings) {
   constexpr const char* kField = "original_max_position_embeddings";
-  WINNOW_ASSIGN_OR_RETURN(std::optional<int64_t> positions, config.Int(kField, 1, kMaxPositions));
+  WINNOW_ASSIGN_OR_RETURN(std::optional<int64_t> positions, config.Int(kField, 1, kMaxRopePositions));
   if (!positions.has_value()) {
-    WINNOW_ASSIGN_OR_RETURN(positions, rope.Int(kField, 1, kMaxPositions));
+    WINNOW_ASSIGN_OR_RETURN(positions, rope.Int(kField, 1, kMaxRopePositions));
   }
   return positions.value_or(max_position_embeddings);
 }
@@ -129,6 +130,53 @@ absl::Status ParseYarn(const JsonFields& config, const JsonFields& rope, int64_t
   return absl::OkStatus();
 }
 
+// One divisor for each pair that turns, whose number the caller compares with the model's heads.
+absl::StatusOr<std::vector<double>> Divisors(const JsonFields& rope, const char* field) {
+  WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* list, rope.Array(field));
+  if (list == nullptr) return rope.Error(field, "is missing");
+  std::vector<double> divisors;
+  for (const nlohmann::json& value : *list) {
+    if (!value.is_number() || value.get<double>() < kMinFactor || value.get<double>() > kMaxFactor) {
+      return rope.Error(field, absl::StrCat("holds ", value.dump().substr(0, 60), "; it must hold numbers from ",
+                                            kMinFactor, " to ", kMaxFactor));
+    }
+    divisors.push_back(value.get<double>());
+  }
+  return divisors;
+}
+
+// `factor` is by how much the context grew, where no field says so.
+absl::Status ParseLongRope(const JsonFields& config, const JsonFields& rope, int64_t max_position_embeddings,
+                           RopeConfig& out) {
+  if (!config.Has("original_max_position_embeddings") && !rope.Has("original_max_position_embeddings")) {
+    return rope.Error("original_max_position_embeddings", "is missing, which longrope needs");
+  }
+  WINNOW_ASSIGN_OR_RETURN(out.original_max_position_embeddings,
+                          OriginalPositions(config, rope, max_position_embeddings));
+  WINNOW_ASSIGN_OR_RETURN(out.short_factors, Divisors(rope, "short_factor"));
+  WINNOW_ASSIGN_OR_RETURN(out.long_factors, Divisors(rope, "long_factor"));
+  out.factor = static_cast<double>(max_position_embeddings) / static_cast<double>(out.original_max_position_embeddings);
+  if (rope.Has("factor")) {
+    WINNOW_ASSIGN_OR_RETURN(out.factor, Factor(rope, "factor"));
+  }
+  if (rope.Has("attention_factor")) {
+    WINNOW_ASSIGN_OR_RETURN(out.attention_factor, RequiredNumber(rope, "attention_factor", 0, kMaxFactor));
+  }
+  out.beyond_original = max_position_embeddings > out.original_max_position_embeddings;
+  return absl::OkStatus();
+}
+
+// Fields of other models' rotary embeddings that change frequencies or scores.
+absl::Status RefuseOtherFields(const JsonFields& rope) {
+  for (const char* field : {"mrope_section", "mrope_interleaved", "llama_4_scaling_beta", "short_mscale", "long_mscale",
+                            "alpha", "xdrope_section"}) {
+    if (!rope.Has(field) || rope.object()[field] == false) continue;
+    return rope.Error(field,
+                      absl::StrCat("is ", rope.object()[field].dump().substr(0, 60), ", which is not supported"));
+  }
+  return absl::OkStatus();
+}
+
 void WarnOfUnknownFields(const JsonFields& rope, std::vector<std::string>& warnings) {
   static const std::set<std::string_view> kKnown = {"rope_type",
                                                     "type",
@@ -143,6 +191,9 @@ void WarnOfUnknownFields(const JsonFields& rope, std::vector<std::string>& warni
                                                     "beta_fast",
                                                     "beta_slow",
                                                     "truncate",
+                                                    "short_factor",
+                                                    "long_factor",
+                                                    "mrope_interleaved",
                                                     "partial_rotary_factor"};
   for (const auto& [key, value] : rope.object().items()) {
     if (!kKnown.contains(key))
@@ -152,8 +203,10 @@ void WarnOfUnknownFields(const JsonFields& rope, std::vector<std::string>& warni
 
 // One object of RoPE parameters; `base` has what holds where it says nothing.
 absl::StatusOr<RopeConfig> ParseParameters(const JsonFields& config, const JsonFields& rope, RopeConfig out,
-                                           int64_t max_position_embeddings, std::vector<std::string>& warnings) {
-  WINNOW_ASSIGN_OR_RETURN(out.partial_rotary, PartialRotary(rope, out.partial_rotary));
+                                           int64_t max_position_embeddings, bool allows_partial,
+                                           std::vector<std::string>& warnings) {
+  WINNOW_RETURN_IF_ERROR(RefuseOtherFields(rope));
+  WINNOW_ASSIGN_OR_RETURN(out.partial_rotary, PartialRotary(rope, allows_partial, out.partial_rotary));
   if (rope.Has("rope_theta")) {
     WINNOW_ASSIGN_OR_RETURN(out.theta, Theta(rope));
   }
@@ -172,8 +225,13 @@ absl::StatusOr<RopeConfig> ParseParameters(const JsonFields& config, const JsonF
     case RopeType::kYarn:
       WINNOW_RETURN_IF_ERROR(ParseYarn(config, rope, max_position_embeddings, out));
       break;
+    case RopeType::kLongRope:
+      WINNOW_RETURN_IF_ERROR(ParseLongRope(config, rope, max_position_embeddings, out));
+      break;
   }
-  if (out.factor < 1) warnings.push_back(absl::StrCat(rope.Path("factor"), " is ", out.factor, ", below 1"));
+  if (rope.Has("factor") && out.factor < 1) {
+    warnings.push_back(absl::StrCat(rope.Path("factor"), " is ", out.factor, ", below 1"));
+  }
   WarnOfUnknownFields(rope, warnings);
   return out;
 }
@@ -192,35 +250,38 @@ const char* RopeTypeName(RopeType type) {
       return "llama3";
     case RopeType::kYarn:
       return "yarn";
+    case RopeType::kLongRope:
+      return "longrope";
   }
   return "unknown";
 }
 
 absl::StatusOr<RopeConfig> ParseRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
-                                           std::vector<std::string>& warnings, double default_partial_rotary) {
+                                           std::vector<std::string>& warnings, bool allows_partial,
+                                           double default_partial_rotary) {
   WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
   RopeConfig base;
-  WINNOW_ASSIGN_OR_RETURN(base.partial_rotary, PartialRotary(config, default_partial_rotary));
+  WINNOW_ASSIGN_OR_RETURN(base.partial_rotary, PartialRotary(config, allows_partial, default_partial_rotary));
   if (config.Has("rope_theta")) {
     WINNOW_ASSIGN_OR_RETURN(base.theta, Theta(config));
   }
   if (source.object == nullptr) return base;
   const JsonFields rope = config.Nested(*source.object, source.name);
   WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* full, rope.Object("full_attention"));
-  if (full == nullptr) return ParseParameters(config, rope, base, max_position_embeddings, warnings);
-  return ParseParameters(config, rope.Nested(*full, "full_attention"), base, max_position_embeddings, warnings);
+  return ParseParameters(config, full == nullptr ? rope : rope.Nested(*full, "full_attention"), base,
+                         max_position_embeddings, allows_partial, warnings);
 }
 
 absl::StatusOr<RopeConfig> ParseWindowRopeConfig(const JsonFields& config, int64_t max_position_embeddings,
-                                                 std::vector<std::string>& warnings) {
+                                                 std::vector<std::string>& warnings, double default_theta) {
   WINNOW_ASSIGN_OR_RETURN(const RopeSource source, FindSource(config));
-  RopeConfig base;
+  RopeConfig base{.theta = default_theta};
   if (source.object != nullptr) {
     const JsonFields rope = config.Nested(*source.object, source.name);
     WINNOW_ASSIGN_OR_RETURN(const nlohmann::json* window, rope.Object("sliding_attention"));
     if (window != nullptr) {
       return ParseParameters(config, rope.Nested(*window, "sliding_attention"), base, max_position_embeddings,
-                             warnings);
+                             /*allows_partial=*/false, warnings);
     }
   }
   if (config.Has("rope_local_base_freq")) {

@@ -7,7 +7,7 @@
 namespace winnow {
 namespace {
 
-constexpr int64_t kMaxPositions = int64_t{1} << 31;
+constexpr int64_t kMaxWindowPositions = int64_t{1} << 31;
 
 // Which layers have a sliding window where `layer_types` does not say: the defaults of transformers.
 absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config, ModelFamily family, int num_layers) {
@@ -19,6 +19,7 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
     case ModelFamily::kLlama:
     case ModelFamily::kOlmo2:
     case ModelFamily::kGlm4Moe:
+    case ModelFamily::kDeepseekV2:
     case ModelFamily::kDeepseekV3:
     case ModelFamily::kDeepseekV32:
     case ModelFamily::kGlmMoeDsa:
@@ -33,16 +34,20 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
     case ModelFamily::kQwen2Moe:
     case ModelFamily::kQwen3Moe: {
       WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> use, config.Bool("use_sliding_window"));
-      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full, config.Int("max_window_layers", 0, kMaxPositions));
+      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> full,
+                              config.Int("max_window_layers", 0, kMaxWindowPositions));
       if (use.value_or(false)) set([&](int layer) { return layer >= full.value_or(28); });
       break;
     }
     case ModelFamily::kGemma3: {
       const char* field = config.Has("sliding_window_pattern") ? "sliding_window_pattern" : "_sliding_window_pattern";
-      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> pattern, config.Int(field, 1, kMaxPositions));
+      WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> pattern, config.Int(field, 1, kMaxWindowPositions));
       set([&](int layer) { return (layer + 1) % pattern.value_or(6) != 0; });
       break;
     }
+    case ModelFamily::kOlmo3:
+      set([](int layer) { return (layer + 1) % 4 != 0; });
+      break;
     case ModelFamily::kGptOss:
       set([](int layer) { return layer % 2 == 0; });
       break;
@@ -72,15 +77,14 @@ absl::StatusOr<std::vector<bool>> SlidingLayers(const JsonFields& config, ModelF
 absl::StatusOr<std::vector<uint32_t>> ParseWindows(const JsonFields& config, ModelFamily family, int num_layers,
                                                    int64_t max_context_tokens) {
   WINNOW_ASSIGN_OR_RETURN(const std::vector<bool> sliding, SlidingLayers(config, family, num_layers));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxPositions));
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxWindowPositions));
   const bool slides = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
-  if (slides && !window.has_value() && family == ModelFamily::kGemma3) {
-    return config.Error("sliding_window", "is missing");
-  }
+  // RoPE of the windowed layers of these is their own, however wide the window.
+  const bool window_rope = family == ModelFamily::kGemma3 || family == ModelFamily::kOlmo3;
+  if (slides && !window.has_value() && window_rope) return config.Error("sliding_window", "is missing");
   std::vector<uint32_t> windows;
   if (!slides || !window.has_value()) return windows;
-  // RoPE of Gemma's windowed layers is their own, however wide the window.
-  if (*window >= max_context_tokens && family != ModelFamily::kGemma3) return windows;
+  if (*window >= max_context_tokens && !window_rope) return windows;
   const auto width = static_cast<uint32_t>(std::min(*window, max_context_tokens));
   for (const bool slides_here : sliding) windows.push_back(slides_here ? width : 0);
   return windows;

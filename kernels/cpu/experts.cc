@@ -43,7 +43,7 @@ class BestExperts {
   int held_ = 0;
 };
 
-// Marks the groups that take part, by the sum of their two largest values.
+// Marks the groups that take part, by the sum of their largest values.
 void ChooseGroups(const RouteParams& p, const float* values, bool* takes_part) {
   const int size = p.num_experts / p.groups;
   float sums[kMaxGroups];
@@ -57,7 +57,7 @@ void ChooseGroups(const RouteParams& p, const float* values, bool* takes_part) {
         second = std::max(second, values[i]);
       }
     }
-    sums[group] = size == 1 ? first : first + second;
+    sums[group] = size == 1 || p.group_scores == 1 ? first : first + second;
   }
   uint32_t best[kMaxGroups];
   BestExperts chosen(p.groups_per_token, best);

@@ -72,15 +72,14 @@ void RopeAppendRow(const RopeAppendParams& p, int row) {
     }
     RotateHead(q, angles, head_dim, p.q + (first_q + h) * head_dim);
   }
-  const size_t row_bytes = 2 * static_cast<size_t>(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = RowLayout().bytes(head_dim, p.kv_dtype);
   char* kv = static_cast<char*>(p.kv_rows) + static_cast<size_t>(row) * p.num_kv_heads * row_bytes;
   const float* v = in + p.num_kv_heads * head_dim;
   const ProjectionNorm k_norm(in, p.num_kv_heads, head_dim, p.k_norm_weight, p.norm_epsilon, p.norms_projection);
   for (int h = 0; h < p.num_kv_heads; ++h, in += head_dim, v += head_dim, kv += row_bytes) {
     const float* k = k_norm.Head(in, h, normed);
     RotateHead(k, angles, head_dim, rotated);
-    StoreKv(rotated, head_dim, p.kv_dtype, kv, 0);
-    StoreKv(v, head_dim, p.kv_dtype, kv, head_dim);
+    StoreRow(rotated, v, head_dim, p.kv_dtype, kv);
   }
 }
 
@@ -88,7 +87,7 @@ void RopeAppendRow(const RopeAppendParams& p, int row) {
 
 void RopeAppend(Executor& executor, const RopeAppendParams& params) {
   WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxHeadDim);
-  WINNOW_CHECK(params.kv_dtype != Dtype::kF16);
+  WINNOW_CHECK(params.kv_dtype == Dtype::kF32 || params.kv_dtype == Dtype::kBf16 || params.kv_dtype == Dtype::kI8);
   // A row takes about a microsecond: two of them per grain outweigh the claim.
   CpuExecutor::From(executor).team.ParallelFor(
       params.num_rows, [&](int row, int) { RopeAppendRow(params, row); }, /*grain=*/2);

@@ -77,7 +77,7 @@ size_t DecodeGraph::Carve(void* region) {
   state_.digest_arrivals = arena.TakeArray<uint32_t>(rows * heads);
   if (converts_rows()) {
     state_.bf16_rows = arena.Take(rows * heads * 2 * config_.head_dim * DtypeBytes(Dtype::kBf16));
-    state_.kv_rows = arena.Take(rows * heads * slots_.shape().layout.row_bytes());
+    state_.kv_rows = arena.Take(rows * heads * slots_.shape().row_bytes());
     state_.row_scales = arena.TakeArray<float>(rows * heads * 2);
   }
   return arena.used_bytes();
@@ -177,7 +177,7 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .window = options_.window,
                                    .windows = state_.windows,
                                    .slot_pool = slots_.slot_pool(),
-                                   .row_bytes = shape.layout.row_bytes(),
+                                   .row_bytes = shape.row_bytes(),
                                    .kv_destinations = state_.kv_destinations,
                                    .kv_slots = state_.kv_slots});
 }
@@ -274,7 +274,7 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
                                      .scales = state_.row_scales,
                                      .slots = state_.kv_slots + first_list,
                                      .num_rows = lists,
-                                     .row_bytes = slots_.shape().layout.row_bytes(),
+                                     .row_bytes = slots_.shape().row_bytes(),
                                      .slot_pool = slots_.slot_pool(),
                                      .slot_scales = slots_.scales()});
 }
@@ -302,7 +302,7 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                                    .num_rows = num_rows,
                                                    .num_kv_heads = config_.num_kv_heads,
                                                    .layer_lists = static_cast<int64_t>(lists),
-                                                   .row_bytes = slots_.shape().layout.row_bytes(),
+                                                   .row_bytes = slots_.shape().row_bytes(),
                                                    .positions = state_.positions,
                                                    .plan = state_.plan,
                                                    .sums = state_.digest_sums,

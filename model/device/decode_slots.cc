@@ -40,11 +40,11 @@ uint32_t DecodeSlotShape::max_list_rows() const {
   return sinks + max_budget + std::max(ring_tokens, recent_tokens + kBlockTokens + reuse_interval - 2);
 }
 size_t DecodeSlotShape::slot_bytes() const {
-  return num_slots() * (layout.row_bytes() + (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float)));
+  return num_slots() * (row_bytes() + (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float)));
 }
 
 size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
-  return shape.num_slots() * shape.layout.row_bytes() + BytesOver(shape);
+  return shape.num_slots() * shape.row_bytes() + BytesOver(shape);
 }
 
 size_t DecodeSlots::CarveTables(void* region) {
@@ -57,7 +57,7 @@ size_t DecodeSlots::CarveTables(void* region) {
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                                  uint64_t page_seed) {
-  WINNOW_ASSIGN_OR_RETURN(auto slot_memory, device.Allocate(shape.num_slots() * shape.layout.row_bytes()));
+  WINNOW_ASSIGN_OR_RETURN(auto slot_memory, device.Allocate(shape.num_slots() * shape.row_bytes()));
   void* const slot_pool = slot_memory->data();
   std::vector<uint32_t> pages(shape.num_lists() * shape.pages_per_list());
   std::iota(pages.begin(), pages.end(), 0u);

@@ -41,6 +41,8 @@ struct DecodeSlotShape {
   size_t num_lists() const { return layout.num_lists() * static_cast<size_t>(max_rows); }
   size_t num_selections() const { return num_lists() * lists_per_kv_head; }
   size_t num_slots() const { return num_lists() * pages_per_list() * kSlotPageTokens; }
+  // Of a slot, without the scales of 8 and 4 bits: these lie in memory of their own.
+  size_t row_bytes() const { return layout.row.scales_offset_bytes(layout.head_dim, layout.dtype); }
   size_t slot_bytes() const;  // of all slots, with their scales
   cuda::ExchangeShape exchange() const { return {layout, max_rows, hidden_size, max_budget, lists_per_kv_head}; }
 };

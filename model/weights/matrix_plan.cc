@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "common/model/quantized/mxfp4.h"
 
 namespace winnow {
 namespace {
@@ -88,6 +89,11 @@ PackedMatrix MatrixPlan::Add(std::vector<MatrixRows> rows, int in_features, bool
 
 PackedMatrix MatrixPlan::AddSlice(const ExpertSlice& slice, int out_features, int in_features) {
   PackedMatrix matrix{.out_features = out_features, .in_features = in_features, .dtype = source_.compute_dtype};
+  if (source_.checkpoint != nullptr && source_.quantization.format == WeightQuantization::Format::kMxfp4) {
+    matrix.dtype = Dtype::kI4;
+    matrix.group_size = static_cast<int>(kMxfp4Block);
+    matrix.mxfp4 = true;
+  }
   uint8_t* const destination = Take(PackedBytes(matrix));
   matrix.data = destination;
   jobs_.push_back({.weights = {}, .matrix = matrix, .destination = destination, .slice = slice});

@@ -46,7 +46,7 @@ class MatrixPlan {
   PackedMatrix AddAs(Dtype dtype, std::vector<MatrixRows> rows, int in_features) {
     return Add(std::move(rows), in_features, /*release_pages=*/true, /*beside=*/{}, dtype);
   }
-  // One expert's part of a tensor, which is never quantised.
+  // One expert's part of a tensor, which is plain or MXFP4.
   PackedMatrix AddSlice(const ExpertSlice& slice, int out_features, int in_features);
   // One head's part of a projection from latents, dequantised where it is quantised.
   PackedMatrix AddSlice(const LatentSlice& slice, int out_features, int in_features);

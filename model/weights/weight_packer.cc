@@ -7,6 +7,7 @@
 #include "common/base/status.h"
 #include "common/model/tensor_elements.h"
 #include "kernels/quantized_pack.h"
+#include "model/weights/mxfp4_slice.h"
 
 namespace winnow {
 namespace {
@@ -87,6 +88,9 @@ class StackedRows {
 };
 
 absl::Status PackOne(const Checkpoint& checkpoint, const KernelTable& kernels, const PackJob& job) {
+  if (job.slice.has_value() && job.matrix.mxfp4) {
+    return PackMxfp4Slice(checkpoint, *job.slice, job.matrix, job.destination);
+  }
   if (job.slice.has_value()) return PackExpertSlice(checkpoint, kernels, *job.slice, job.matrix, job.destination);
   if (job.latent.has_value()) {
     return PackLatentSlice(job.weights.front(), kernels, *job.latent, job.matrix, job.destination);

@@ -49,6 +49,32 @@ TEST_P(ExpertsTest, RoutesToTheMostLikely) {
   }
 }
 
+// Three groups of two: the best expert is in the first, the best pair in the second.
+TEST_P(ExpertsTest, AGroupIsAsGoodAsItsBestExpertOrItsBestTwo) {
+  const auto executor = kernels().new_executor(1);
+  const std::vector<double> shares = {0.4, 0.01, 0.25, 0.24, 0.05, 0.05};
+  std::vector<float> logits;
+  for (const double share : shares) logits.push_back(static_cast<float>(std::log(share)));
+  for (const int group_scores : {1, 2}) {
+    std::vector<uint32_t> experts(2);
+    std::vector<float> weights(2);
+    kernels().route_experts(*executor, {.logits = logits.data(),
+                                        .num_rows = 1,
+                                        .num_experts = 6,
+                                        .experts_per_token = 2,
+                                        .groups = 3,
+                                        .groups_per_token = 1,
+                                        .group_scores = group_scores,
+                                        .scale = 16,
+                                        .experts = experts.data(),
+                                        .weights = weights.data()});
+    const uint32_t first = group_scores == 1 ? 0 : 2;
+    EXPECT_EQ(experts, (std::vector<uint32_t>{first, first + 1}));
+    EXPECT_NEAR(weights[0], 16 * shares[first], 1e-5);
+    EXPECT_NEAR(weights[1], 16 * shares[first + 1], 1e-5);
+  }
+}
+
 TEST_P(ExpertsTest, TakesRowsAndAddsThemScaled) {
   std::mt19937 random(6);
   const auto executor = kernels().new_executor(3);

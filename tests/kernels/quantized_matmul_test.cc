@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "kernels/quantized_pack.h"
 #include "common/base/fp8.h"
+#include "kernels/quantized_pack.h"
 #include "tests/kernels/kernel_test.h"
 
 namespace winnow {
@@ -20,17 +20,26 @@ double E4m3(uint8_t code) {
   return (code & 0x80) != 0 ? -magnitude : magnitude;
 }
 
+// By the format's definition: sign, 2 bits of exponent with bias 1, 1 of mantissa.
+double E2m1(uint8_t code) {
+  const int exponent = code >> 1 & 3;
+  const int mantissa = code & 1;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -1) : std::ldexp(2 + mantissa, exponent - 2);
+  return (code & 8) != 0 ? -magnitude : magnitude;
+}
+
 struct Shape {
   Dtype dtype = Dtype::kI4;
   int group_size = 32;
   int in = 64;
   int out = 64;
   bool has_order = false;
+  bool mxfp4 = false;
 };
 
 void PrintTo(const Shape& shape, std::ostream* out) {
-  *out << DtypeName(shape.dtype) << " groups of " << shape.group_size << ", " << shape.in << " to " << shape.out
-       << (shape.has_order ? ", with an order" : "");
+  *out << (shape.mxfp4 ? "mxfp4" : DtypeName(shape.dtype)) << " groups of " << shape.group_size << ", " << shape.in
+       << " to " << shape.out << (shape.has_order ? ", with an order" : "");
 }
 
 // Random codes, with scales of 11 significant bits as checkpoints have them, packed as they are and as f32.
@@ -43,8 +52,10 @@ struct Weights {
     std::vector<uint8_t> codes(values.size());
     std::vector<float> scales(static_cast<size_t>(shape.out) * groups);
     std::vector<int16_t> zeros(scales.size());
+    std::vector<uint8_t> exponents(scales.size());
     for (float& scale : scales) scale = std::ldexp(static_cast<float>(1024 + random() % 1024), -14);
     for (int16_t& zero : zeros) zero = static_cast<int16_t>(random() % (num_codes + 1));
+    for (uint8_t& exponent : exponents) exponent = static_cast<uint8_t>(random() % 20 == 0 ? 0 : 120 + random() % 10);
     for (int n = 0; n < shape.out; ++n) {
       for (int k = 0; k < shape.in; ++k) {
         const size_t at = static_cast<size_t>(n) * shape.in + k;
@@ -52,6 +63,10 @@ struct Weights {
         uint8_t code = static_cast<uint8_t>(random() % num_codes);
         if (shape.dtype == Dtype::kF8 && (code & 0x7f) == 0x7f) code = 0;
         codes[at] = code;
+        if (shape.mxfp4) {
+          values[at] = static_cast<float>(std::ldexp(E2m1(code), exponents[group] - 127));
+          continue;
+        }
         const double value = shape.dtype == Dtype::kF8 ? E4m3(code) : code - zeros[group];
         values[at] = static_cast<float>(value * scales[group]);
       }
@@ -63,7 +78,8 @@ struct Weights {
                  .in_features = shape.in,
                  .dtype = shape.dtype,
                  .group_size = shape.group_size,
-                 .input_order = shape.has_order ? order.data() : nullptr};
+                 .input_order = shape.has_order ? order.data() : nullptr,
+                 .mxfp4 = shape.mxfp4};
     quantized_bytes = std::make_unique<AlignedBytes>(PackedBytes(quantized));
     quantized.data = quantized_bytes->data();
     for (int first = 0; first < shape.out; first += kPanel) {
@@ -71,6 +87,7 @@ struct Weights {
           {.codes = codes.data() + static_cast<size_t>(first) * shape.in,
            .scales = scales.data() + static_cast<size_t>(first) * groups,
            .zeros = zeros.data() + static_cast<size_t>(first) * groups,
+           .exponents = exponents.data() + static_cast<size_t>(first) * groups,
            .num_outputs = std::min(kPanel, shape.out - first),
            .matrix = quantized,
            .packed = static_cast<uint8_t*>(quantized_bytes->data()) + first / kPanel * PanelBytes(quantized)});
@@ -123,6 +140,9 @@ std::vector<Shape> Shapes() {
       shapes.push_back({dtype, 352, 333, 64, has_order});   // one group
       shapes.push_back({dtype, 64, 4544, 65, has_order});
     }
+  }
+  for (const auto& [in, out] : {std::pair(32, 64), std::pair(96, 70), std::pair(2880, 128)}) {
+    shapes.push_back({Dtype::kI4, 32, in, out, false, /*mxfp4=*/true});
   }
   return shapes;
 }

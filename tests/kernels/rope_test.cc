@@ -144,5 +144,25 @@ TEST_P(RopeTest, AppendMatchesDoubles) {
   }
 }
 
+// Heads of which a part turns: the attention factor belongs to that part.
+TEST_P(RopeTest, APairOfFrequencyZeroStaysAsItIs) {
+  std::mt19937 random(12);
+  constexpr int kHeadDim = 8;
+  const std::vector<float> x = RandomFloats(random, kHeadDim), inv_freq = {1, 0.1f, 0, 0};
+  const uint32_t position = 1234;
+  std::vector<float> q(kHeadDim, kPoison);
+  kernels().rotate({x.data(), 1, 1, kHeadDim, &position, inv_freq.data(), 1.25f, q.data()});
+  const auto turned = Rotated({x.begin(), x.end()}, position, inv_freq, 1.25);
+  for (const int pair : {0, 1, 2, 3}) {
+    for (const int at : {pair, pair + kHeadDim / 2}) {
+      if (pair < 2) {
+        EXPECT_NEAR(q[at], turned[at], 1e-4) << at;
+      } else {
+        EXPECT_EQ(q[at], x[at]) << at;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace winnow

@@ -47,6 +47,26 @@ void PrintTo(const Case& value, std::ostream* out) {
   *out << value.name;
 }
 
+// Of up to 512 positions, so that the long divisors hold where the original context had fewer.
+TinyModel LongRopeModel(int original_positions, double partial = 1, int window = 0) {
+  const int pairs = static_cast<int>(16 * partial) / 2;
+  std::vector<double> shorts, longs;
+  for (int i = 0; i < pairs; ++i) {
+    shorts.push_back(1 + 0.03 * i);
+    longs.push_back(1.5 + 0.7 * i * i);
+  }
+  TinyModel model{
+      .family = ModelFamily::kPhi3,
+      .max_position_embeddings = 512,
+      .rope_parameters = {{"type", "longrope"},
+                          {"rope_theta", 10000.0},
+                          {"short_factor", shorts},
+                          {"long_factor", longs}},
+      .extra_fields = {{"original_max_position_embeddings", original_positions}, {"partial_rotary_factor", partial}}};
+  if (window > 0) model.extra_fields["sliding_window"] = window;
+  return model;
+}
+
 class TransformerTest : public testing::TestWithParam<Case> {
  protected:
   TransformerTest() { WriteTinyCheckpoint(GetParam().model, dir_.path()); }
@@ -118,7 +138,16 @@ INSTANTIATE_TEST_SUITE_P(
               .extra_fields = {{"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}, {"norm_topk_prob", false}}}},
         Case{"Phi3", {.family = ModelFamily::kPhi3}},
         Case{"Phi3WholePanels", {.family = ModelFamily::kPhi3, .num_query_heads = 8, .num_kv_heads = 4}},
-        Case{"Olmo2", {.family = ModelFamily::kOlmo2}},
+        Case{"Phi3LongRope", LongRopeModel(512)}, Case{"Phi3LongRopePartialAndWindowed", LongRopeModel(512, 0.75, 50)},
+        Case{"Phi3ShortRope", LongRopeModel(256)}, Case{"Olmo2", {.family = ModelFamily::kOlmo2}},
+        Case{"Olmo3", {.family = ModelFamily::kOlmo3, .num_layers = 4}},
+        Case{"Olmo3Yarn",
+             {.family = ModelFamily::kOlmo3,
+              .num_layers = 4,
+              .rope_parameters = {{"rope_type", "yarn"},
+                                  {"rope_theta", 10000.0},
+                                  {"factor", 4.0},
+                                  {"original_max_position_embeddings", 64}}}},
         Case{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4, .tie_word_embeddings = true}},
         Case{"Gemma3Softcapped",
              {.family = ModelFamily::kGemma3,
@@ -126,6 +155,11 @@ INSTANTIATE_TEST_SUITE_P(
               .extra_fields = {{"final_logit_softcapping", 3.0}, {"sliding_window", 1}}}},
         Case{"GptOss", {.family = ModelFamily::kGptOss, .num_layers = 4, .attention_bias = true}},
         Case{"MistralWindow", {.family = ModelFamily::kMistral, .extra_fields = {{"sliding_window", 50}}}},
+        Case{"DeepseekV2", {.family = ModelFamily::kDeepseekV2, .num_layers = 3}},
+        Case{
+            "DeepseekV2Lite",
+            {.family = ModelFamily::kDeepseekV2,
+             .extra_fields = {{"q_lora_rank", nullptr}, {"topk_method", "greedy"}, {"n_group", 1}, {"topk_group", 1}}}},
         Case{"DeepseekV3", {.family = ModelFamily::kDeepseekV3, .num_layers = 3}},
         Case{"DeepseekV3WithoutQueryLatent",
              {.family = ModelFamily::kDeepseekV3,
@@ -144,6 +178,13 @@ INSTANTIATE_TEST_SUITE_P(
               .num_layers = 3,
               .attention_bias = true,
               .extra_fields = {{"use_qk_norm", true}}}},
+        Case{"Glm4MoeYarn",
+             {.family = ModelFamily::kGlm4Moe,
+              .rope_parameters = {{"rope_type", "yarn"},
+                                  {"rope_theta", 10000.0},
+                                  {"partial_rotary_factor", 0.5},
+                                  {"factor", 4.0},
+                                  {"original_max_position_embeddings", 64}}}},
         Case{"Glm4MoeOtherPart",
              {.family = ModelFamily::kGlm4Moe,
               .num_layers = 3,
@@ -151,6 +192,21 @@ INSTANTIATE_TEST_SUITE_P(
                   {{"partial_rotary_factor", 0.25}, {"n_shared_experts", 0}, {"n_group", 1}, {"topk_group", 1}}}},
         Case{"Qwen2Moe", {.family = ModelFamily::kQwen2Moe, .tie_word_embeddings = true}}),
     [](const auto& info) { return std::string(info.param.name); });
+
+// After a prompt of ten tokens, and after one more.
+std::vector<float> LogitsOf(Loaded& loaded) {
+  const std::vector<uint32_t> tokens = {5, 17, 90, 3, 41, 66, 12, 8, 29, 70};
+  ResidentSequences kv(loaded.config, 1, 256);
+  loaded.transformer.set_slot_pool(kv.slot_pool());
+  std::vector<float> result = kv.Prefill(loaded.transformer, 0, tokens, kMaxPrefill);
+  const std::vector<float> next = kv.Decode(loaded.transformer, {0}, {7}, {static_cast<uint32_t>(tokens.size())})[0];
+  result.insert(result.end(), next.begin(), next.end());
+  return result;
+}
+
+TinyModel Mxfp4Model() {
+  return {.family = ModelFamily::kGptOss, .hidden_size = 64, .intermediate_size = 96, .attention_bias = true};
+}
 
 TinyModel QuantizableModelOf(ModelFamily family) {
   TinyModel model = QuantizableModel();
@@ -179,18 +235,7 @@ TEST_P(QuantizedTransformerTest, GivesWhatTheDequantisedModelGives) {
       EXPECT_TRUE(IsQuantized(expert.gate_up.dtype) && IsQuantized(expert.down.dtype));
     }
     EXPECT_LT(model.weights->bytes(), reference.weights->bytes());
-
-    const std::vector<uint32_t> tokens = {5, 17, 90, 3, 41, 66, 12, 8, 29, 70};
-    const auto logits = [&](Loaded& loaded) {
-      ResidentSequences kv(loaded.config, 1, 256);
-      loaded.transformer.set_slot_pool(kv.slot_pool());
-      std::vector<float> result = kv.Prefill(loaded.transformer, 0, tokens, kMaxPrefill);
-      const std::vector<float> next =
-          kv.Decode(loaded.transformer, {0}, {7}, {static_cast<uint32_t>(tokens.size())})[0];
-      result.insert(result.end(), next.begin(), next.end());
-      return result;
-    };
-    EXPECT_EQ(logits(model), logits(reference));
+    EXPECT_EQ(LogitsOf(model), LogitsOf(reference));
   }
 }
 
@@ -199,6 +244,38 @@ INSTANTIATE_TEST_SUITE_P(Architectures, QuantizedTransformerTest,
                                          Case{"Qwen2Moe", QuantizableModelOf(ModelFamily::kQwen2Moe)},
                                          Case{"Phi3", QuantizableModelOf(ModelFamily::kPhi3)}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// The experts of gpt-oss stay as they are published, and give what the same weights give as f32.
+TEST(Mxfp4TransformerTest, GivesWhatTheDequantisedModelGives) {
+  const TempDir quantized, plain;
+  WriteMxfp4Checkpoint(Mxfp4Model(), quantized.path(), plain.path());
+  for (const char* isa : {"portable", "avx2", "auto"}) {
+    if (!CpuKernels(isa).ok()) continue;
+    SCOPED_TRACE(isa);
+    Loaded model(quantized.path(), isa), reference(plain.path(), isa);
+    const ExpertWeights& expert = model.weights->layer(1).experts[2];
+    EXPECT_TRUE(expert.gate_up.mxfp4 && expert.down.mxfp4);
+    EXPECT_EQ(PackedBytes(expert.gate_up), 3u * 64 * 64 * 17 / 32) << "17 bytes for 32 weights, as they are stored";
+    EXPECT_EQ(LogitsOf(model), LogitsOf(reference));
+  }
+}
+
+TEST(Mxfp4TransformerTest, WhatIsWrongWithABlockIsSaid) {
+  const auto error = [](const std::function<void(RawTensors&)>& change) {
+    const TempDir quantized, plain;
+    WriteMxfp4Checkpoint(Mxfp4Model(), quantized.path(), plain.path(), change);
+    const auto weights = ModelWeights::Load(Checkpoint::Open(quantized.path()).value(),
+                                            LoadModelConfig(quantized.path()).value(), *CpuKernels("auto").value());
+    return weights.ok() ? "no error" : std::string(weights.status().message());
+  };
+  const std::string down = "model.layers.1.mlp.experts.down_proj";
+  EXPECT_THAT(error([&](RawTensors& tensors) { tensors[down + "_scales"].bytes[7] = char(255); }),
+              testing::HasSubstr("model.safetensors: tensor '" + down + "_scales' is not finite (NaN) at element 7"));
+  EXPECT_THAT(error([&](RawTensors& tensors) { tensors.erase(down + "_blocks"); }),
+              testing::HasSubstr("tensor '" + down + "_blocks' of shape [5, 64, 3, 16] is missing"));
+  EXPECT_THAT(error([&](RawTensors& tensors) { tensors[down + "_blocks"].dtype = "I8"; }),
+              testing::HasSubstr("_blocks' in "));
+}
 
 // Checkpoints with answers of a reference implementation.
 class TransformerGoldenTest : public testing::TestWithParam<GoldenModel> {};

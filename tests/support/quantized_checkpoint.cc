@@ -343,4 +343,54 @@ void WriteQuantizedCheckpoint(TinyModel model, const QuantizedForm& form, const 
   WriteRaw(raw, quantized + "/model.safetensors");
 }
 
+namespace {
+
+// Codes and exponents of one tensor of gpt-oss's experts, [experts, outputs, inputs]; values by inputs, as plain
+// tensors have them.
+void StoreMxfp4(TensorToWrite& tensor, std::mt19937& random, RawTensors& to) {
+  constexpr uint64_t kBlock = 32;
+  const double magnitudes[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const uint64_t experts = tensor.shape[0], in = tensor.shape[1], out = tensor.shape[2], groups = in / kBlock;
+  std::string blocks(experts * out * in / 2, 0), scales(experts * out * groups, 0);
+  for (uint64_t row = 0; row < experts * out; ++row) {
+    for (uint64_t k = 0; k < in; ++k) {
+      char& scale = scales[row * groups + k / kBlock];
+      if (k % kBlock == 0) scale = static_cast<char>(122 + random() % 3);
+      const auto code = static_cast<uint8_t>(random() % 16);
+      char& byte = blocks[row * in / 2 + k / 2];
+      byte = static_cast<char>(static_cast<uint8_t>(byte) | code << (k % 2 * 4));
+      const double value = std::ldexp(magnitudes[code & 7], scale - 127);
+      tensor.values[(row / out * in + k) * out + row % out] = static_cast<float>(code & 8 ? -value : value);
+    }
+  }
+  to[tensor.name + "_blocks"] = {"U8", {experts, out, groups, kBlock / 2}, blocks};
+  to[tensor.name + "_scales"] = {"U8", {experts, out, groups}, scales};
+}
+
+}  // namespace
+
+void WriteMxfp4Checkpoint(TinyModel model, const std::string& quantized, const std::string& plain,
+                          const std::function<void(RawTensors&)>& change) {
+  WriteFile(plain + "/config.json", TinyConfigJson(model).dump());
+  std::mt19937 random(model.seed);
+  std::vector<TensorToWrite> tensors = TinyTensors(model);
+  RawTensors raw;
+  for (TensorToWrite& tensor : tensors) {
+    tensor.dtype = Dtype::kF32;
+    if (tensor.shape.size() == 3) {
+      StoreMxfp4(tensor, random, raw);
+    } else {
+      raw[tensor.name] = {"F32", tensor.shape, BytesOf(tensor.values)};
+    }
+  }
+  WriteFile(plain + "/model.safetensors", SafetensorsBytes(tensors));
+  if (change != nullptr) change(raw);
+  model.extra_fields["quantization_config"] = {
+      {"quant_method", "mxfp4"},
+      {"modules_to_not_convert",
+       {"model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"}}};
+  WriteFile(quantized + "/config.json", TinyConfigJson(model).dump());
+  WriteRaw(raw, quantized + "/model.safetensors");
+}
+
 }  // namespace winnow

@@ -47,4 +47,8 @@ void WriteQuantizedCheckpoint(TinyModel model, const QuantizedForm& form, const 
                               const std::function<bool(const std::string& tensor)>& leave = nullptr,
                               const std::function<void(RawTensors&)>& change = nullptr);
 
+// The same of a gpt-oss whose experts are MXFP4, as it is published: every width is a multiple of 32.
+void WriteMxfp4Checkpoint(TinyModel model, const std::string& quantized, const std::string& plain,
+                          const std::function<void(RawTensors&)>& change = nullptr);
+
 }  // namespace winnow

@@ -28,7 +28,7 @@ void AddTo(std::vector<float>& x, const std::vector<float>& y) {
 ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& config)
     : config_(config),
       rope_(ComputeRope(config.rope, config.rotary_dim)),
-      window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.head_dim)) {
+      window_rope_(ComputeRope(config.window_rope.value_or(config.rope), config.rotary_dim)) {
   for (const std::string& name : checkpoint.names()) weights_[name] = Tensor(checkpoint, name);
   Clear();
 }
@@ -346,8 +346,15 @@ std::map<size_t, double> ReferenceModel::GroupedChoice(const LayerNames& names, 
   const MoeConfig& moe = config_.moe;
   const auto groups = static_cast<size_t>(moe.groups), size = logits.size() / groups;
   std::vector<double> shares, corrected;
-  for (const float logit : logits) shares.push_back(1 / (1 + std::exp(-static_cast<double>(logit))));
-  for (size_t i = 0; i < shares.size(); ++i) corrected.push_back(shares[i] + Weight(names.router_correction)[i]);
+  double exponentials = 0;
+  for (const float logit : logits) exponentials += std::exp(static_cast<double>(logit));
+  for (const float logit : logits) {
+    const double exponential = std::exp(static_cast<double>(logit));
+    shares.push_back(moe.sigmoid ? exponential / (1 + exponential) : exponential / exponentials);
+  }
+  for (size_t i = 0; i < shares.size(); ++i) {
+    corrected.push_back(shares[i] + (moe.correction ? Weight(names.router_correction)[i] : 0));
+  }
   const auto best = [](const std::vector<double>& of, size_t count) {
     std::vector<size_t> order(of.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -360,7 +367,7 @@ std::map<size_t, double> ReferenceModel::GroupedChoice(const LayerNames& names, 
     std::vector<double> of(corrected.begin() + static_cast<std::ptrdiff_t>(group * size),
                            corrected.begin() + static_cast<std::ptrdiff_t>((group + 1) * size));
     std::sort(of.rbegin(), of.rend());
-    sums.push_back(size > 1 ? of[0] + of[1] : of[0]);
+    sums.push_back(size > 1 && moe.group_scores == 2 ? of[0] + of[1] : of[0]);
   }
   std::vector<double> in_reach(corrected.size(), -INFINITY);
   for (const size_t group : best(sums, static_cast<size_t>(moe.groups_per_token))) {
@@ -378,7 +385,7 @@ std::map<size_t, double> ReferenceModel::GroupedChoice(const LayerNames& names, 
 
 ReferenceModel::Vector ReferenceModel::Experts(const LayerNames& names, const Vector& x) const {
   const Vector logits = Project(names.router, x);
-  if (config_.moe.sigmoid) {
+  if (config_.moe.sigmoid || config_.family == ModelFamily::kDeepseekV2) {
     Vector sum(x.size());
     const auto add = [&](double weight, const Vector& y) {
       for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<float>(weight * y[i]);

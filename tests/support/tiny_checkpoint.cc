@@ -62,6 +62,17 @@ nlohmann::json MoeFieldsOf(MoeFields fields) {
     case MoeFields::kGptOss:
     case MoeFields::kMixtral:
       return {{"num_local_experts", 5}, {"num_experts_per_tok", 2}};
+    case MoeFields::kDeepseekV2:
+      return {{"n_routed_experts", 8},
+              {"num_experts_per_tok", 3},
+              {"moe_intermediate_size", 40},
+              {"n_shared_experts", 2},
+              {"n_group", 4},
+              {"topk_group", 2},
+              {"routed_scaling_factor", 2},
+              {"norm_topk_prob", false},
+              {"topk_method", "group_limited_greedy"},
+              {"first_k_dense_replace", 1}};
     case MoeFields::kDeepseek:
       return {{"n_routed_experts", 8},
               {"num_experts_per_tok", 3},
@@ -131,7 +142,7 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
   // Families with biases of their own keep them.
   if (!family.qkv_bias) config["attention_bias"] = model.attention_bias;
   config.update(MoeFieldsOf(family.moe));
-  if (model.family == ModelFamily::kGemma3 || model.family == ModelFamily::kGptOss) config["sliding_window"] = 24;
+  if (family.window_rope || model.family == ModelFamily::kGptOss) config["sliding_window"] = 24;
   if (model.family == ModelFamily::kGemma3) {
     config.erase("hidden_act");
     config.update({{"hidden_activation", "gelu_pytorch_tanh"},

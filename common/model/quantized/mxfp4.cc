@@ -16,7 +16,7 @@ void Mxfp4ToF32(std::span<const uint8_t> blocks, std::span<const uint8_t> scales
   WINNOW_CHECK(blocks.size() == scales.size() * kBytes);
   for (size_t block = 0; block < scales.size(); ++block) {
     const float scale =
-        scales[block] == 255 ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, scales[block] - 127);
+        scales[block] == kMxfp4Nan ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, scales[block] - 127);
     for (const uint8_t pair : blocks.subspan(block * kBytes, kBytes)) {
       *out++ = kValues[pair & 15] * scale;
       *out++ = kValues[pair >> 4] * scale;

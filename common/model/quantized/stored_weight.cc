@@ -51,6 +51,7 @@ void StoredWeight::Codes(uint64_t first, uint64_t count, uint8_t* codes) const {
   };
   switch (format_) {
     case Format::kNone:
+    case Format::kMxfp4:
       WINNOW_CHECK(false);
       return;
     case Format::kFp8:

@@ -54,7 +54,7 @@ class StoredWeight::Opener {
   using Format = WeightQuantization::Format;
 
   bool IsPlain() const {
-    if (!quantization_.Converts(module_)) return true;
+    if (quantization_.format == Format::kMxfp4 || !quantization_.Converts(module_)) return true;
     const absl::StatusOr<TensorView> tensor = checkpoint_.Find(name_);
     return tensor.ok() && WeightDtype(tensor->dtype).has_value();
   }
@@ -64,6 +64,7 @@ class StoredWeight::Opener {
     const uint64_t per_word = 32 / static_cast<uint64_t>(weight_.bits_);
     switch (weight_.format_) {
       case Format::kNone:
+      case Format::kMxfp4:
         break;
       case Format::kFp8: {
         WINNOW_ASSIGN_OR_RETURN(weight_.values_, Find(name_, {{out, in}}, "F8_E4M3"));

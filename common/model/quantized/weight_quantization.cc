@@ -21,7 +21,7 @@ constexpr const char kPattern[] = "re:";
 constexpr size_t kMaxPattern = 256;  // std::regex parses by recursion
 
 constexpr std::string_view kSupported =
-    "supported are fp8, fbgemm_fp8, gptq, awq, and compressed-tensors as float-quantized, int-quantized or "
+    "supported are fp8, fbgemm_fp8, gptq, awq, mxfp4, and compressed-tensors as float-quantized, int-quantized or "
     "pack-quantized";
 
 absl::Status CheckPattern(const JsonFields& fields, const char* field, const std::string& name) {
@@ -229,6 +229,10 @@ absl::StatusOr<WeightQuantization> ParseWeightQuantization(const JsonFields& con
     WINNOW_RETURN_IF_ERROR(ParseAwq(fields, out));
   } else if (*method == "compressed-tensors") {
     WINNOW_RETURN_IF_ERROR(ParseCompressedTensors(fields, out));
+  } else if (*method == "mxfp4") {
+    out.format = Format::kMxfp4;
+    out.bits = 4;
+    WINNOW_RETURN_IF_ERROR(ParseUnconverted(fields, "modules_to_not_convert", out));
   } else {
     return fields.Error("quant_method", absl::StrCat("is ", QuotedName(*method), "; ", AbslSv(kSupported)));
   }

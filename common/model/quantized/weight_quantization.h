@@ -19,6 +19,7 @@ struct WeightQuantization {
     kGptq,    // words along the inputs
     kAwq,     // words along the outputs, interleaved
     kPacked,  // words along the inputs, row by row, as compressed-tensors' pack-quantized
+    kMxfp4,   // of the experts of gpt-oss alone (mxfp4.h)
   };
 
   Format format = Format::kNone;

@@ -100,13 +100,46 @@ TEST(RopeConfigTest, YarnDefaultsAndOptions) {
   EXPECT_EQ(outer.rope->factor, 8);  // 4096 / 512
 }
 
+TEST(RopeConfigTest, LongRopeHasTwoListsOfDivisors) {
+  const std::string lists = R"("short_factor":[1,1.5],"long_factor":[2,40])";
+  const auto parse = [&](const std::string& outer, const std::string& inner) {
+    return Parse("{" + outer + "\"rope_scaling\":{" + inner + lists + "}}", 131072).rope;
+  };
+  const auto phi = parse(R"("original_max_position_embeddings":4096,)", R"("type":"longrope",)");
+  ASSERT_THAT(phi, IsOkStatus());
+  EXPECT_EQ(phi->type, RopeType::kLongRope);
+  EXPECT_THAT(phi->short_factors, ElementsAre(1, 1.5));
+  EXPECT_THAT(phi->long_factors, ElementsAre(2, 40));
+  EXPECT_EQ(phi->original_max_position_embeddings, 4096);
+  EXPECT_EQ(phi->factor, 32) << "by how much the context grew";
+  EXPECT_TRUE(phi->beyond_original);
+  EXPECT_EQ(*phi, *parse("", R"("rope_type":"su","original_max_position_embeddings":4096,)"));
+  const auto given =
+      parse(R"("original_max_position_embeddings":4096,)", R"("type":"longrope","factor":8,"attention_factor":1.25,)");
+  ASSERT_THAT(given, IsOkStatus());
+  EXPECT_EQ(given->factor, 8);
+  EXPECT_EQ(given->attention_factor, 1.25);
+  EXPECT_FALSE(parse(R"("original_max_position_embeddings":131072,)", R"("type":"longrope",)")->beyond_original);
+  EXPECT_THAT(parse("", R"("type":"longrope",)"),
+              FailsWith(kInvalid, HasSubstr("rope_scaling.original_max_position_embeddings is missing")));
+  EXPECT_THAT(
+      Parse(R"({"original_max_position_embeddings":64,"rope_scaling":{"type":"longrope","short_factor":[1]}})").rope,
+      FailsWith(kInvalid, HasSubstr("rope_scaling.long_factor is missing")));
+  EXPECT_THAT(
+      Parse(R"({"original_max_position_embeddings":64,"rope_scaling":{"type":"longrope","short_factor":[0]}})").rope,
+      FailsWith(kInvalid, HasSubstr("rope_scaling.short_factor holds 0; it must hold numbers from")));
+}
+
 TEST(RopeConfigTest, RefusesWhatItCannotCompute) {
   const auto refused = [](const std::string& json, const std::string& message) {
     EXPECT_THAT(Parse(json).rope, FailsWith(kInvalid, AllOf(HasSubstr("config.json: "), HasSubstr(message)))) << json;
   };
-  refused(R"({"rope_scaling":{"rope_type":"longrope","factor":2}})",
-          "rope_scaling.rope_type is 'longrope'; supported are");
-  refused(R"({"rope_scaling":{"type":"su"}})", "rope_scaling.type is 'su'");
+  refused(R"({"rope_scaling":{"rope_type":"proportional","factor":2}})",
+          "rope_scaling.rope_type is 'proportional'; supported are");
+  refused(R"({"rope_scaling":{"rope_type":"default","mrope_section":[16,24,24]}})",
+          "rope_scaling.mrope_section is [16,24,24], which is not supported");
+  refused(R"({"rope_parameters":{"type":"yarn","factor":2,"llama_4_scaling_beta":0.1}})",
+          "rope_parameters.llama_4_scaling_beta is 0.1, which is not supported");
   refused(R"({"rope_scaling":{"type":"linear"}})", "rope_scaling.factor is missing");
   refused(R"({"rope_scaling":{"type":"linear","factor":0}})", "rope_scaling.factor is 0");
   refused(R"({"rope_scaling":{"type":"linear","factor":"2"}})", "rope_scaling.factor must be a number, not string");
@@ -116,8 +149,8 @@ TEST(RopeConfigTest, RefusesWhatItCannotCompute) {
   refused(R"({"rope_theta":true})", "rope_theta must be a number");
   refused(R"({"partial_rotary_factor":0.5})", "partial_rotary_factor is 0.5; only 1");
   refused(R"({"rope_parameters":{"partial_rotary_factor":0.25}})", "rope_parameters.partial_rotary_factor is 0.25");
-  refused(R"({"rope_parameters":{"full_attention":{"rope_type":"longrope"}}})",
-          "rope_parameters.full_attention.rope_type is 'longrope'");
+  refused(R"({"rope_parameters":{"full_attention":{"rope_type":"ntk"}}})",
+          "rope_parameters.full_attention.rope_type is 'ntk'");
   refused(R"({"rope_scaling":{"type":"yarn","factor":4,"truncate":1}})", "rope_scaling.truncate must be true or false");
 }
 

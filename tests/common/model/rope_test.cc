@@ -119,6 +119,24 @@ TEST(RopeTest, YarnAttentionFactor) {
   EXPECT_FLOAT_EQ(ComputeRope(config, 16).attention_factor, 1.0f);
 }
 
+// From the LongRoPE paper: each frequency has a divisor of its own, and scores grow with the logarithm of the context.
+TEST(RopeTest, LongRopeDividesEachFrequency) {
+  RopeConfig config{.type = RopeType::kLongRope, .factor = 32, .original_max_position_embeddings = 4096};
+  config.short_factors = {1, 1.05, 1.5, 2};
+  config.long_factors = {1.25, 4, 30, 64};
+  for (const bool beyond : {false, true}) {
+    config.beyond_original = beyond;
+    const std::vector<double>& divisors = beyond ? config.long_factors : config.short_factors;
+    const RopeTable table = ComputeRope(config, 8);
+    ExpectClose(table.inv_freq, Reference(10000, 8, [&](int i, double) { return 1 / divisors[i]; }));
+    EXPECT_FLOAT_EQ(table.attention_factor, std::sqrt(1 + 5.0 / 12)) << "32 is 2^5, and 4096 2^12";
+  }
+  config.factor = 1;
+  EXPECT_EQ(ComputeRope(config, 8).attention_factor, 1);
+  config.attention_factor = 1.19;
+  EXPECT_FLOAT_EQ(ComputeRope(config, 8).attention_factor, 1.19f);
+}
+
 // (theta, head_dim, factor, original context) of published models and of odd ones.
 using ScalingCase = std::tuple<double, int, double, int64_t>;
 class RopeScalingTest : public testing::TestWithParam<ScalingCase> {};
