@@ -26,6 +26,10 @@ namespace winnow {
 // [64], and codes that lie low bits first by inputs:
 //   fp8: [group/2][64] of 16 bits, 2 inputs each   int8: [group/4][64] of 32 bits   int4: [group/8][64] of 32 bits
 // The last group ends with in_padded. Where input_order is set, input i of the matrix is input_order[i] of x.
+//
+// With `mxfp4` codes of int4's layout are e2m1 values (sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3,
+// 4, 6), and weight = value of the code * 2^(exponent - 127). A group is 32 inputs and begins with its exponents, bytes
+// [64], in the place of scales and zeros.
 struct PackedMatrix {
   const void* data = nullptr;
   int out_features = 0;
@@ -33,6 +37,7 @@ struct PackedMatrix {
   Dtype dtype = Dtype::kBf16;             // kBf16 or kF32; quantised: kF8, kI8 or kI4
   int group_size = 0;                     // quantised: a multiple of 32, at most in_padded
   const uint32_t* input_order = nullptr;  // [in_features] or null
+  bool mxfp4 = false;                     // of kI4
 };
 
 inline constexpr int kPanel = 64;
@@ -47,14 +52,15 @@ constexpr bool IsQuantized(Dtype dtype) {
   return dtype == Dtype::kF8 || dtype == Dtype::kI8 || dtype == Dtype::kI4;
 }
 // Of one panel's scales and zeros of one group.
-constexpr size_t GroupScaleBytes(Dtype dtype) {
-  return kPanel * (sizeof(float) + (dtype == Dtype::kF8 ? 0 : sizeof(int16_t)));
+constexpr size_t GroupScaleBytes(const PackedMatrix& matrix) {
+  if (matrix.mxfp4) return kPanel;
+  return kPanel * (sizeof(float) + (matrix.dtype == Dtype::kF8 ? 0 : sizeof(int16_t)));
 }
 constexpr size_t PanelBytes(const PackedMatrix& matrix) {
   const int in_padded = PackedInFeatures(matrix.in_features);
   if (!IsQuantized(matrix.dtype)) return PackedBytes(kPanel, in_padded, matrix.dtype);
   const size_t groups = static_cast<size_t>((in_padded + matrix.group_size - 1) / matrix.group_size);
-  return DtypeBytes(matrix.dtype, static_cast<size_t>(in_padded) * kPanel) + groups * GroupScaleBytes(matrix.dtype);
+  return DtypeBytes(matrix.dtype, static_cast<size_t>(in_padded) * kPanel) + groups * GroupScaleBytes(matrix);
 }
 // A multiple of 64.
 constexpr size_t PackedBytes(const PackedMatrix& matrix) {
@@ -106,10 +112,10 @@ struct RopeAppendParams {
   const uint32_t* positions = nullptr;   // [num_rows]
   const float* rope_inv_freq = nullptr;  // [head_dim / 2]
   float rope_attention_factor = 1;
-  Dtype kv_dtype = Dtype::kBf16;  // kBf16 or kF32
+  Dtype kv_dtype = Dtype::kBf16;  // kBf16, kF32 or kI8
   float* q_pre_rope = nullptr;    // [num_rows, num_query_heads, head_dim] after q_norm, before rotation; may be null
   float* q = nullptr;             // [num_rows, num_query_heads, head_dim]
-  void* kv_rows = nullptr;        // [num_rows, num_kv_heads, 2 * head_dim] kv_dtype: K after rotation, then V
+  void* kv_rows = nullptr;        // [num_rows, num_kv_heads] rows of kv_dtype: K after rotation, then V
 };
 
 // Norm (optional) of projected queries, by head or of all heads as one vector, in place: [num_rows, num_query_heads,
@@ -231,7 +237,7 @@ struct AttendBlocksParams {
   int head_dim = 0;
   float scale = 0;
   const void* const* blocks = nullptr;  // [num_blocks] -> [32] rows of kv_dtype
-  Dtype kv_dtype = Dtype::kBf16;        // kF32 or kBf16
+  Dtype kv_dtype = Dtype::kBf16;        // kF32, kBf16 or kI8
   RowLayout row = {};
   const uint32_t* positions = nullptr;  // [num_rows]; ascending reads memory best
   uint32_t num_rows = 0;
@@ -337,13 +343,14 @@ constexpr size_t IndexTileBytes(int head_dim, Dtype dtype) {
 // zeroed.
 struct IndexKeysParams {
   const void* rows = nullptr;  // the first key, [head_dim] dtype; what lies between two keys is never read
-  int row_elements = 0;        // from one key to the next; 0: 2 * head_dim
+  int row_elements = 0;        // from one key to the next; 0: 2 * head_dim. Rows of int8 have their own length
   int num_rows = 0;
-  int first_row = 0;                     // row of the block that rows[0] is
-  int head_dim = 0;                      // even
-  Dtype dtype = Dtype::kBf16;            // of the rows: kF32 or kBf16
-  void* tile = nullptr;                  // IndexTileBytes
-  std::optional<Dtype> tile_dtype = {};  // kI8 or kI4; none: the rows'
+  int first_row = 0;           // row of the block that rows[0] is
+  int head_dim = 0;            // even
+  Dtype dtype = Dtype::kBf16;  // of the rows: kF32, kBf16 or kI8
+  void* tile = nullptr;        // IndexTileBytes
+  std::optional<Dtype> tile_dtype =
+      {};  // kI8 or kI4; none: the rows'. Of rows of int8, whose codes it takes, kI8 alone
 };
 
 inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a tile
@@ -362,6 +369,9 @@ inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a t
 // and queries that count as zero err by less than 2^-100 |scale| (|q|_1 + |k|_1) more. A query that is not finite has
 // NaN scores.
 //
+// Keys that are scored in their rows have the scores of an int8 tile of their codes and scales, bit for bit; one with a
+// scale that is not finite counts as zero.
+//
 // With int4 tiles queries are int8 still, and with ks = max|k| / 7
 //   |score - exact| <= |scale| / 2 * (1 + 2^-8) * (ks sqrt(head_dim) |q|_2 + qs |k|_1 + head_dim qs ks / 2)
 // because the chosen values err no more than those of the step ks, whose elements err by half a step: |k - k'|_2 <=
@@ -372,6 +382,7 @@ struct KeyScoreParams {
   int num_keys = 0;
   int head_dim = 0;                // even, at most kMaxScoredHeadDim
   Dtype dtype = Dtype::kBf16;      // of the tiles; with bf16 the queries are rounded to bf16
+  bool in_rows = false;            // `tiles` are blocks of rows of int8, whose keys are scored where they lie
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
   float scale = 0;
@@ -471,7 +482,8 @@ struct EmbedParams {
 // Chooses the experts of tokens: from router logits of a row come probabilities, by softmax over all experts or by a
 // sigmoid of each; the `experts_per_token` experts of the largest probability plus `correction` are chosen, ties to the
 // lower expert, and written in ascending order with their probabilities as weights. With several groups of consecutive
-// experts only the groups_per_token best ones take part, by the sum of their two largest corrected probabilities.
+// experts only the groups_per_token best ones take part, by the sum of their group_scores largest corrected
+// probabilities.
 struct RouteParams {
   const float* logits = nullptr;  // [num_rows, num_experts]
   int num_rows = 0;
@@ -481,6 +493,7 @@ struct RouteParams {
   const float* correction = nullptr;  // [num_experts], may be null
   int groups = 1;                     // divides num_experts
   int groups_per_token = 1;
+  int group_scores = 2;         // 1 or 2
   bool normalizes = false;      // the chosen probabilities are divided by their sum
   float scale = 1;              // and then multiplied with this
   uint32_t* experts = nullptr;  // [num_rows, experts_per_token]

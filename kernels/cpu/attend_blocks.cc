@@ -29,7 +29,7 @@ void Merge(const RunningState& state, const float* o, float m, float l, int head
 }  // namespace
 
 void RunAttendBlocks(const AttendBlocksParams& params, DecodeTileFunction tile) {
-  WINNOW_CHECK(params.kv_dtype == Dtype::kBf16 || params.kv_dtype == Dtype::kF32);
+  WINNOW_CHECK(params.kv_dtype == Dtype::kBf16 || params.kv_dtype == Dtype::kF32 || params.kv_dtype == Dtype::kI8);
   const int num_queries = params.num_queries;
   const int head_dim = params.head_dim;
   if (params.num_rows == 0) {
@@ -44,7 +44,7 @@ void RunAttendBlocks(const AttendBlocksParams& params, DecodeTileFunction tile) 
   float* m = tile_l + num_queries;
   float* l = m + num_queries;
 
-  const size_t row_bytes = params.row.elements(head_dim) * DtypeBytes(params.kv_dtype);
+  const size_t row_bytes = params.row.bytes(head_dim, params.kv_dtype);
   const char* rows[kAttentionTile + kTileLookahead];
   for (uint32_t begin = 0; begin < params.num_rows; begin += kAttentionTile) {
     const int left = static_cast<int>(params.num_rows - begin);

@@ -45,7 +45,7 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
   const int max_lists = params.list_heads == nullptr ? num_heads / group_size : num_heads;
   const int64_t state_floats = params.head_dim + 2;  // of one head and tile
   const char* pool = static_cast<const char*>(params.slot_pool);
-  const size_t row_bytes = params.row.elements(params.head_dim) * DtypeBytes(params.kv_dtype);
+  const size_t row_bytes = params.row.bytes(params.head_dim, params.kv_dtype);
   float* states = reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(params.scratch) + 63) / 64 * 64);
 
   // Of the lists before i: first_tile[i] tiles, first_head[i] heads, first_state[i] pairs of a tile and a head.

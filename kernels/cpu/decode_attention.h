@@ -27,7 +27,7 @@ struct DecodeTile {
   float* m = nullptr;     // [group_size]
   float* l = nullptr;     // [group_size]
 
-  size_t value_bytes() const { return row.value_offset(head_dim) * DtypeBytes(kv_dtype); }  // into a row
+  size_t value_bytes() const { return row.value_offset_bytes(head_dim, kv_dtype); }  // into a row
 };
 
 using DecodeTileFunction = void (*)(const DecodeTile& tile);

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 #include "kernels/cpu/quantize.h"
+#include "kernels/cpu/row_scales.h"
 #include "kernels/cpu/scalar.h"
 
 namespace winnow {
@@ -18,6 +19,21 @@ constexpr size_t kWord = 4;
 void PackInt4(const int8_t* values, int steps, int8_t* packed) {
   for (int s = 0; s < steps; ++s, values += 8) {
     for (int i = 0; i < 4; ++i) *packed++ = static_cast<int8_t>((values[i] + 8) | (values[4 + i] + 8) << 4);
+  }
+}
+
+// Rows of int8 have the codes and the scale that their tile is to have.
+void IndexCodes(const IndexKeysParams& params) {
+  const int steps = (params.head_dim + 3) / 4;
+  char* words = static_cast<char*>(params.tile) + params.first_row * kWord;
+  char* scales = words + static_cast<size_t>(steps) * kBlockTokens * kWord;
+  int8_t key[kMaxScoredHeadDim + kWord] = {};
+  const char* row = static_cast<const char*>(params.rows);
+  for (int r = 0; r < params.num_rows; ++r, row += params.row_elements) {
+    std::memcpy(key, row, params.head_dim);
+    for (int s = 0; s < steps; ++s) std::memcpy(words + (s * kBlockTokens + r) * kWord, key + s * kWord, kWord);
+    const float stored = KeyScale(row, params.head_dim), scale = std::isfinite(stored) ? stored : 0;
+    std::memcpy(scales + r * kWord, &scale, kWord);
   }
 }
 
@@ -46,8 +62,12 @@ void IndexQuantised(const IndexKeysParams& params) {
 }  // namespace
 
 void IndexKeys(const IndexKeysParams& params) {
-  WINNOW_CHECK(params.head_dim % 2 == 0 && (params.dtype == Dtype::kF32 || params.dtype == Dtype::kBf16));
-  WINNOW_CHECK(params.first_row >= 0 && params.first_row + params.num_rows <= kBlockTokens);
+  WINNOW_CHECK(params.head_dim % 2 == 0 && params.first_row >= 0 && params.first_row + params.num_rows <= kBlockTokens);
+  if (params.dtype == Dtype::kI8) {
+    WINNOW_CHECK(params.head_dim <= kMaxScoredHeadDim && params.tile_dtype.value_or(Dtype::kI8) == Dtype::kI8);
+    return IndexCodes(params);
+  }
+  WINNOW_CHECK(params.dtype == Dtype::kF32 || params.dtype == Dtype::kBf16);
   if (params.tile_dtype.value_or(params.dtype) != params.dtype) {
     WINNOW_CHECK(params.head_dim <= kMaxScoredHeadDim);
     WINNOW_CHECK(params.tile_dtype == Dtype::kI8 || params.tile_dtype == Dtype::kI4);

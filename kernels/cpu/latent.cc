@@ -93,8 +93,7 @@ void AppendRow(const LatentAppendParams& p, int row) {
     key[shape.rope_place(i)] = low * angles.cos[i] - high * angles.sin[i];
     key[shape.rope_place(i + half)] = high * angles.cos[i] + low * angles.sin[i];
   }
-  char* to = static_cast<char*>(p.kv_rows) +
-             static_cast<size_t>(row) * p.row.elements(shape.key_dim()) * DtypeBytes(p.kv_dtype);
+  char* to = static_cast<char*>(p.kv_rows) + static_cast<size_t>(row) * p.row.bytes(shape.key_dim(), p.kv_dtype);
   StoreKv(key, shape.key_dim(), p.kv_dtype, to, 0);
   if (p.index_keys != nullptr) AppendIndexKey(p, row, angles, to);
 }

@@ -29,6 +29,7 @@ void PackQuantizedPanel(const QuantizedPanelParams& params) {
   const PackedMatrix& matrix = params.matrix;
   WINNOW_CHECK(IsQuantized(matrix.dtype) && matrix.group_size >= 32 && matrix.group_size % 32 == 0 &&
                params.num_outputs <= kPanel);
+  WINNOW_CHECK(!matrix.mxfp4 || (matrix.dtype == Dtype::kI4 && matrix.group_size == 32));
   std::memset(params.packed, 0, PanelBytes(matrix));
   const int in_padded = PackedInFeatures(matrix.in_features);
   const int num_groups = (in_padded + matrix.group_size - 1) / matrix.group_size;
@@ -37,10 +38,15 @@ void PackQuantizedPanel(const QuantizedPanelParams& params) {
     auto* scales = reinterpret_cast<float*>(at);
     auto* zeros = reinterpret_cast<int16_t*>(at + kPanel * sizeof(float));
     for (int n = 0; n < params.num_outputs; ++n) {
-      scales[n] = params.scales[static_cast<size_t>(n) * num_groups + group];
-      if (matrix.dtype != Dtype::kF8) zeros[n] = params.zeros[static_cast<size_t>(n) * num_groups + group];
+      const size_t scale = static_cast<size_t>(n) * num_groups + group;
+      if (matrix.mxfp4) {
+        at[n] = params.exponents[scale];
+        continue;
+      }
+      scales[n] = params.scales[scale];
+      if (matrix.dtype != Dtype::kF8) zeros[n] = params.zeros[scale];
     }
-    at += GroupScaleBytes(matrix.dtype);
+    at += GroupScaleBytes(matrix);
     const int first = group * matrix.group_size;
     const int count = std::min(matrix.group_size, in_padded - first);
     if (matrix.dtype == Dtype::kF8) {

@@ -13,8 +13,14 @@ struct QuantizedTile {
   const void* codes = nullptr;     // of inputs [0, num_k)
   const float* scales = nullptr;   // [kPanel]
   const int16_t* zeros = nullptr;  // [kPanel]; null for kF8
-  int num_k = 0;                   // a multiple of 8
+  // [kPanel] of powers of two, in the place of scales: kI4's codes are e2m1 values. Null: they are not.
+  const uint8_t* exponents = nullptr;
+  int num_k = 0;  // a multiple of 8
 };
+
+// The values of e2m1 codes.
+inline constexpr float kE2m1Values[16] = {0,     0.5f,  1,  1.5f,  2,  3,  4,  6,  //
+                                          -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 
 namespace {
 
@@ -27,9 +33,13 @@ void ForEachTile(const PackedMatrix& matrix, const void* panel, int max_k, const
   for (int group = 0; group < in_padded; group += matrix.group_size) {
     QuantizedTile tile;
     tile.dtype = matrix.dtype;
-    tile.scales = reinterpret_cast<const float*>(at);
-    if (matrix.dtype != Dtype::kF8) tile.zeros = reinterpret_cast<const int16_t*>(at + kPanel * sizeof(float));
-    at += GroupScaleBytes(matrix.dtype);
+    if (matrix.mxfp4) {
+      tile.exponents = at;
+    } else {
+      tile.scales = reinterpret_cast<const float*>(at);
+      if (matrix.dtype != Dtype::kF8) tile.zeros = reinterpret_cast<const int16_t*>(at + kPanel * sizeof(float));
+    }
+    at += GroupScaleBytes(matrix);
     const int group_end = group + matrix.group_size < in_padded ? group + matrix.group_size : in_padded;
     for (int k = group; k < group_end; k += tile.num_k) {
       tile.codes = at;

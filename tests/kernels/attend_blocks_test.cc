@@ -20,12 +20,12 @@ struct Stored {
     std::vector<uint32_t> place(num_blocks);
     std::iota(place.begin(), place.end(), 0u);
     std::shuffle(place.begin(), place.end(), random);
-    const size_t row_bytes = 2 * head_dim * DtypeBytes(dtype);
+    const size_t row_bytes = RowBytes(head_dim, dtype);
     bytes.assign(num_blocks * kBlockTokens * row_bytes, 0xff);
     for (uint32_t b = 0; b < num_blocks; ++b) blocks.push_back(bytes.data() + place[b] * kBlockTokens * row_bytes);
     values.resize(num_positions);
     for (uint32_t position : readable) {
-      const TypedArray row = Typed(RandomFloats(random, 2 * head_dim), dtype);
+      const TypedArray row = TypedRows(RandomFloats(random, 2 * head_dim), head_dim, dtype);
       values[position] = row.values;
       std::memcpy(const_cast<uint8_t*>(static_cast<const uint8_t*>(blocks[position / 32])) + position % 32 * row_bytes,
                   row.bytes.data(), row_bytes);
@@ -89,7 +89,7 @@ TEST_P(AttendBlocksTest, MatchesDoubles) {
     shapes.push_back({700, count, 64, 4});
   shapes.push_back({5000, 4990, 64, 4});
   std::mt19937 random(1);
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       const std::vector<uint32_t> positions = Choose(random, s.positions, s.count);
       const Stored stored(random, positions, s.positions, s.head_dim, dtype);
@@ -122,7 +122,7 @@ TEST_P(AttendBlocksTest, NothingIsTheEmptyState) {
 // Where blocks lie, and what is asked beside a query, do not matter.
 TEST_P(AttendBlocksTest, BitsDependOnQueryAndListAlone) {
   constexpr int kHeadDim = 64, kQueries = 7;
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     std::mt19937 random(3);
     const std::vector<uint32_t> positions = Choose(random, 900, 600);
     const std::vector<float> q = RandomFloats(random, kQueries * kHeadDim);

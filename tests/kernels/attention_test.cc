@@ -25,20 +25,15 @@ struct DecodeProblem {
     q = RandomFloats(random, static_cast<size_t>(rows) * kv_heads * group * head_dim);
     const uint32_t total = std::accumulate(counts.begin(), counts.end(), 0u);
     const uint32_t num_slots = total + 50;
-    std::vector<float> pool_values = RandomFloats(random, static_cast<size_t>(num_slots) * 2 * head_dim);
+    const std::vector<float> pool_values = RandomFloats(random, static_cast<size_t>(num_slots) * 2 * head_dim);
     std::vector<uint32_t> order(num_slots);
     std::iota(order.begin(), order.end(), 0u);
     std::shuffle(order.begin(), order.end(), random);
     // Slots that no list names hold NaN.
+    pool = TypedRows(pool_values, head_dim, dtype);
     for (uint32_t i = total; i < num_slots; ++i) {
-      std::fill_n(pool_values.begin() + static_cast<size_t>(order[i]) * 2 * head_dim, 2 * head_dim, kPoison);
-    }
-    pool = Typed(pool_values, Dtype::kF32);
-    if (dtype == Dtype::kBf16) {
-      pool = Typed(pool_values, dtype);
-      for (uint32_t i = total; i < num_slots; ++i) {
-        std::fill_n(pool.bytes.begin() + static_cast<size_t>(order[i]) * 4 * head_dim, 4 * head_dim, 0xff);
-      }
+      const size_t row_bytes = RowBytes(head_dim, dtype);
+      std::fill_n(pool.bytes.begin() + order[i] * row_bytes, row_bytes, 0xff);
     }
     uint32_t first = 0;
     for (uint32_t count : counts) {
@@ -125,7 +120,7 @@ TEST_P(AttentionTest, DecodeMatchesDoubles) {
   std::vector<Shape> shapes;
   for (int head_dim : {6, 16, 32, 64, 80, 96, 128, 192, 256}) shapes.push_back({2, 2, 4, head_dim});
   for (int group = 1; group <= 9; ++group) shapes.push_back({1, 3, group, 64});
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       SCOPED_TRACE(testing::Message() << DtypeName(dtype) << " group " << s.group << " head_dim " << s.head_dim);
       std::vector<uint32_t> counts;
@@ -144,7 +139,7 @@ TEST_P(AttentionTest, DecodeMatchesDoubles) {
 TEST_P(AttentionTest, DecodeOfEveryShortList) {
   std::vector<uint32_t> counts(70);
   std::iota(counts.begin(), counts.end(), 1u);
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     DecodeProblem problem(kernels(), 70, 1, 3, 64, dtype, counts);
     std::vector<float> out(problem.num_heads() * 64, kPoison);
     std::vector<float> lse(problem.num_heads(), kPoison);
@@ -158,7 +153,7 @@ const std::vector<uint32_t> kMixedListHeads = {4, 1, 1, 1, 1, 1, 1, 1, 1, 4, 4, 
 const std::vector<uint32_t> kMixedCounts = {5, 900, 256, 257, 1, 64, 513, 2000, 31, 33, 700, 15, 255, 512, 4, 300};
 
 TEST_P(AttentionTest, DecodeMatchesDoublesWhateverHeadsReadAList) {
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (int head_dim : {6, 64, 80, 128}) {
       DecodeProblem problem(kernels(), 4, 2, 4, head_dim, dtype, kMixedCounts, kMixedListHeads);
       std::vector<float> out(problem.num_heads() * head_dim, kPoison);
@@ -177,7 +172,7 @@ TEST_P(AttentionTest, DecodeHeadsHaveTheSameBitsAloneAsInAGroup) {
   std::vector<Shape> shapes = {{4, 6}, {4, 80}, {3, 96}, {8, 128}, {20, 256}, {5, 512}};
   for (int group = 1; group <= 9; ++group) shapes.push_back({group, 64});
   const std::vector<uint32_t> counts = {600, 17, 257, 1};
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       DecodeProblem problem(kernels(), 2, 2, s.group, s.head_dim, dtype, counts);
       std::vector<float> shared(problem.num_heads() * s.head_dim, kPoison);
@@ -200,7 +195,7 @@ TEST_P(AttentionTest, DecodeHeadsHaveTheSameBitsAloneAsInAGroup) {
 }
 
 TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchOrThreadsWhateverHeadsReadAList) {
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     DecodeProblem problem(kernels(), 4, 2, 4, 64, dtype, kMixedCounts, kMixedListHeads);
     std::vector<float> out(problem.num_heads() * 64, kPoison);
     std::vector<float> lse(problem.num_heads(), kPoison);
@@ -216,7 +211,7 @@ TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchOrThreadsWhateverHeadsReadALis
 
 TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchOrThreads) {
   const std::vector<uint32_t> counts = {5, 900, 256, 257, 1, 64, 513, 2000, 31, 33};
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     DecodeProblem problem(kernels(), 5, 2, 4, 64, dtype, counts);
     std::vector<float> out(problem.num_heads() * 64, kPoison);
     std::vector<float> lse(problem.num_heads(), kPoison);
@@ -237,7 +232,7 @@ TEST_P(AttentionTest, DecodeRowsDoNotDependOnBatchOrThreads) {
 
 // Scores of hundreds, and one key that takes everything.
 TEST_P(AttentionTest, DecodeSurvivesLargeScores) {
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     DecodeProblem problem(kernels(), 1, 1, 2, 64, dtype, {700});
     for (float& v : problem.q) v = Bf16Of(v * 64);
     std::vector<float> out(2 * 64, kPoison);
@@ -253,10 +248,10 @@ struct PrefillProblem {
     std::mt19937 random(length * 13 + head_dim + group);
     q = RandomFloats(random, static_cast<size_t>(length) * kv_heads * group * head_dim);
     head_stride = length + 7;
-    std::vector<float> values = RandomFloats(random, static_cast<size_t>(kv_heads) * head_stride * 2 * head_dim);
-    kv = Typed(values, dtype);
+    const std::vector<float> values = RandomFloats(random, static_cast<size_t>(kv_heads) * head_stride * 2 * head_dim);
+    kv = TypedRows(values, head_dim, dtype);
     // Rows above the sequence hold NaN.
-    const size_t row_bytes = 2 * head_dim * DtypeBytes(dtype);
+    const size_t row_bytes = RowBytes(head_dim, dtype);
     for (int h = 0; h < kv_heads; ++h) {
       std::fill_n(kv.bytes.begin() + (h * head_stride + length) * row_bytes, 7 * row_bytes, 0xff);
     }
@@ -318,7 +313,7 @@ TEST_P(AttentionTest, PrefillMatchesDoubles) {
                                {64, 1, 2, 64}, {65, 2, 2, 64}, {300, 1, 4, 64}};
   for (int head_dim : {6, 16, 32, 80, 96, 128, 192, 256}) shapes.push_back({140, 2, 2, head_dim});
   for (int group = 1; group <= 9; ++group) shapes.push_back({70, 1, group, 64});
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       SCOPED_TRACE(testing::Message() << DtypeName(dtype) << " length " << s.length << " group " << s.group
                                       << " head_dim " << s.head_dim);
@@ -332,7 +327,7 @@ TEST_P(AttentionTest, PrefillMatchesDoubles) {
 }
 
 TEST_P(AttentionTest, PrefillQueriesDoNotDependOnChunksOrThreads) {
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (int head_dim : {64, 96}) {
       PrefillProblem problem(kernels(), 450, 2, 3, head_dim, dtype);
       std::vector<float> whole(problem.out_size(), kPoison);

@@ -1,6 +1,7 @@
 #pragma once
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -88,6 +89,31 @@ inline TypedArray Typed(const std::vector<float>& values, Dtype dtype) {
       out.values[i] = WidenBf16(narrow);
       std::memcpy(&out.bytes[2 * i], &narrow, 2);
     }
+  }
+  return out;
+}
+
+// Rows [n][2 * head_dim] as kernels store them: RowLayout.
+inline size_t RowBytes(int head_dim, Dtype dtype) {
+  return 2 * head_dim * DtypeBytes(dtype) + (dtype == Dtype::kI8 ? 8 : 0);
+}
+inline constexpr Dtype kRowDtypes[] = {Dtype::kBf16, Dtype::kF32, Dtype::kI8};
+inline TypedArray TypedRows(const std::vector<float>& values, int head_dim, Dtype dtype) {
+  if (dtype != Dtype::kI8) return Typed(values, dtype);
+  const size_t num_rows = values.size() / (2 * head_dim);
+  TypedArray out{dtype, values, std::vector<uint8_t>(num_rows * RowBytes(head_dim, dtype))};
+  for (size_t half = 0; half < 2 * num_rows; ++half) {  // a key, then its value
+    uint8_t* const row = &out.bytes[half / 2 * RowBytes(head_dim, dtype)];
+    const float* const from = &values[half * head_dim];
+    double max = 0;
+    for (int d = 0; d < head_dim; ++d) max = std::max(max, std::fabs(double{from[d]}));
+    const float scale = static_cast<float>(max / 127);
+    for (int d = 0; d < head_dim; ++d) {
+      const auto code = static_cast<int8_t>(std::lround(from[d] / scale));
+      std::memcpy(row + half % 2 * head_dim + d, &code, 1);
+      out.values[half * head_dim + d] = static_cast<float>(code) * scale;
+    }
+    std::memcpy(row + 2 * head_dim + half % 2 * 4, &scale, 4);
   }
   return out;
 }

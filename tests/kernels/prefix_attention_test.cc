@@ -18,8 +18,8 @@ struct Prompt {
     std::mt19937 random(prefix * 31 + tail * 7 + head_dim + group);
     const size_t length = prefix + tail;
     q = RandomFloats(random, static_cast<size_t>(tail) * kv_heads * group * head_dim);
-    kv = Typed(RandomFloats(random, kv_heads * length * 2 * head_dim), dtype);
-    row_bytes = 2 * head_dim * DtypeBytes(dtype);
+    kv = TypedRows(RandomFloats(random, kv_heads * length * 2 * head_dim), head_dim, dtype);
+    row_bytes = RowBytes(head_dim, dtype);
     const size_t num_blocks = prefix / kBlockTokens;
     std::vector<size_t> place(num_blocks * kv_heads);
     std::iota(place.begin(), place.end(), size_t{0});
@@ -103,7 +103,7 @@ struct Prompt {
 };
 
 TEST_P(PrefixAttentionTest, MatchesDoubles) {
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (int head_dim : {6, 16, 64, 80, 128}) {
       const Prompt prompt(kernels(), 384, 9, 2, 3, head_dim, dtype);
       const std::vector<float> states = prompt.States(5, 1);
@@ -133,7 +133,7 @@ TEST_P(PrefixAttentionTest, GoesOnWithTheBitsOfOneAttention) {
   };
   const std::vector<Shape> shapes = {{128, 1, 1, 1, 64},    {128, 70, 2, 4, 64}, {640, 33, 1, 3, 128},
                                      {1024, 150, 2, 2, 64}, {256, 17, 3, 5, 80}, {384, 21, 1, 2, 6}};
-  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32}) {
+  for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       SCOPED_TRACE(testing::Message() << DtypeName(dtype) << " prefix " << s.prefix << " head_dim " << s.head_dim);
       const Prompt prompt(kernels(), s.prefix, s.tail, s.kv_heads, s.group, s.head_dim, dtype);

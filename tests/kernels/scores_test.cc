@@ -25,8 +25,15 @@ TEST_P(ScoresTest, KeyScoreMatchesDoubles) {
       const KeyTiles keys(kernels(), rows, s.keys, s.head_dim);
       const int64_t stride = num_tiles * kBlockTokens + 16;
       std::vector<float> scores(s.queries * stride, kPoison);
-      kernels().key_score(
-          {keys.tiles.data(), s.keys, s.head_dim, dtype, queries.data(), s.queries, 0.25f, scores.data(), stride});
+      kernels().key_score({.tiles = keys.tiles.data(),
+                           .num_keys = s.keys,
+                           .head_dim = s.head_dim,
+                           .dtype = dtype,
+                           .queries = queries.data(),
+                           .num_queries = s.queries,
+                           .scale = 0.25f,
+                           .scores = scores.data(),
+                           .scores_stride = stride});
       for (int i = 0; i < s.queries; ++i) {
         for (int j = 0; j < s.keys; ++j) {
           double sum = 0;
@@ -58,12 +65,25 @@ TEST_P(ScoresTest, KeyScoreDoesNotDependOnTheOtherQueries) {
     const std::vector<float> queries = RandomFloats(random, 9 * kHeadDim);
     std::vector<float> together(9 * 160);
     std::vector<float> alone(9 * 160);
-    kernels().key_score({tiles.data(), 160, kHeadDim, dtype, queries.data(), 9, 0.5f, together.data(), 160});
+    KeyScoreParams params{.tiles = tiles.data(),
+                          .num_keys = 160,
+                          .head_dim = kHeadDim,
+                          .dtype = dtype,
+                          .queries = queries.data(),
+                          .num_queries = 9,
+                          .scale = 0.5f,
+                          .scores = together.data(),
+                          .scores_stride = 160};
+    kernels().key_score(params);
+    params.num_keys = 32;
+    params.num_queries = 1;
     for (int i = 0; i < 9; ++i) {
       // Tile by tile, too: a key's score does not depend on where its tile stands.
       for (int t = 0; t < 5; ++t) {
-        kernels().key_score(
-            {&tiles[t], 32, kHeadDim, dtype, &queries[i * kHeadDim], 1, 0.5f, &alone[i * 160 + t * 32], 160});
+        params.tiles = &tiles[t];
+        params.queries = &queries[i * kHeadDim];
+        params.scores = &alone[i * 160 + t * 32];
+        kernels().key_score(params);
       }
     }
     EXPECT_TRUE(SameBits(together, alone));

@@ -1,6 +1,7 @@
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/avx2/vector.h"
 #include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/row_scales.h"
 
 // Units of 16 elements as two vectors, even and odd elements for bf16: see avx512/decode_attention.cc. One head at a
 // time; the tile stays in cache for the others of the group.
@@ -18,6 +19,10 @@ inline void LoadUnit(const char* row, int unit, __m256& a, __m256& b) {
   if constexpr (kDtype == Dtype::kF32) {
     a = _mm256_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit);
     b = _mm256_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit + 8);
+  } else if constexpr (kDtype == Dtype::kI8) {
+    const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + unit * kUnit));
+    a = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+    b = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(codes, codes)));
   } else {
     const __m256i pairs = LoadPairs(reinterpret_cast<const uint16_t*>(row) + unit * kUnit);
     a = EvenOf(pairs);
@@ -28,14 +33,14 @@ inline void LoadUnit(const char* row, int unit, __m256& a, __m256& b) {
 // Element i of a unit's two vectors is element InOrder(i) of the row.
 template <Dtype kDtype>
 constexpr int InOrder(int i) {
-  return kDtype == Dtype::kF32 ? i : i < 8 ? 2 * i : 2 * (i - 8) + 1;
+  return kDtype != Dtype::kBf16 ? i : i < 8 ? 2 * i : 2 * (i - 8) + 1;
 }
 
 template <Dtype kDtype>
 void RunHead(const DecodeTile& tile, int head) {
   const int num_units = tile.head_dim / kUnit;
   const size_t value_bytes = tile.value_bytes();
-  const size_t read_bytes = value_bytes + static_cast<size_t>(tile.head_dim) * DtypeBytes(kDtype);
+  const size_t read_bytes = tile.row.bytes(tile.head_dim, kDtype);
   const auto row = [&](int j) { return tile.rows[j < tile.num_rows ? j : tile.num_rows - 1]; };
 
   alignas(32) float q[kMaxHeadDim];
@@ -63,7 +68,13 @@ void RunHead(const DecodeTile& tile, int head) {
       sum[i] = _mm256_add_ps(even, odd);
     }
     const __m256 valid = _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(tile.num_rows - j), lanes));
-    const __m256 scores = _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), SumOfEach(sum), valid);
+    __m256 sums = SumOfEach(sum);
+    if constexpr (kDtype == Dtype::kI8) {
+      alignas(32) float scales[8];
+      for (int i = 0; i < 8; ++i) scales[i] = KeyScale(row(j + i), tile.head_dim);
+      sums = _mm256_mul_ps(sums, _mm256_load_ps(scales));
+    }
+    const __m256 scores = _mm256_blendv_ps(_mm256_set1_ps(-__builtin_inff()), sums, valid);
     _mm256_store_ps(weights + j, scores);
     max = _mm256_max_ps(max, scores);
   }
@@ -78,6 +89,9 @@ void RunHead(const DecodeTile& tile, int head) {
   tile.m[head] = tile_max * kLn2;
   tile.l[head] = SumOf(total);
 
+  if constexpr (kDtype == Dtype::kI8) {
+    for (int j = 0; j < tile.num_rows; ++j) weights[j] *= ValueScale(row(j), tile.head_dim);
+  }
   float* o = tile.o + static_cast<int64_t>(head) * tile.head_dim;
   for (int u = 0; u < num_units; u += 4) {  // 64 elements: 8 accumulators
     const int units = num_units - u < 4 ? num_units - u : 4;
@@ -106,7 +120,10 @@ void RunHead(const DecodeTile& tile, int head) {
 void DecodeAttentionTile(const DecodeTile& tile) {
   if (tile.head_dim % kUnit != 0 || tile.head_dim > kMaxHeadDim) return portable::DecodeAttentionTile(tile);
   for (int head = 0; head < tile.group_size; ++head) {
-    tile.kv_dtype == Dtype::kBf16 ? RunHead<Dtype::kBf16>(tile, head) : RunHead<Dtype::kF32>(tile, head);
+    const auto run = tile.kv_dtype == Dtype::kBf16 ? RunHead<Dtype::kBf16>
+                     : tile.kv_dtype == Dtype::kI8 ? RunHead<Dtype::kI8>
+                                                   : RunHead<Dtype::kF32>;
+    run(tile, head);
   }
 }
 

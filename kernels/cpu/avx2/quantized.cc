@@ -67,9 +67,34 @@ struct Codes<Dtype::kF8> {
   __m256 factor;
 };
 
-template <Dtype kDtype>
+// e2m1 values by powers of two: the low three bits of a code are the index of its magnitude, the fourth is the sign.
+struct Mxfp4Codes {
+  static constexpr int kInputs = 8;
+  static constexpr int kBytes = 32;
+  using Words = __m256i;
+
+  static Words Load(const uint8_t* codes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)); }
+
+  // An exponent is that of an f32, but for 0, which stands for 2^-127.
+  __attribute__((always_inline)) Mxfp4Codes(const QuantizedTile& tile, int column) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(tile.exponents + column));
+    const __m256i bits = _mm256_slli_epi32(_mm256_cvtepu8_epi32(bytes), 23);
+    factor = _mm256_castsi256_ps(_mm256_max_epi32(bits, _mm256_set1_epi32(0x00400000)));
+  }
+
+  template <int i>
+  __attribute__((always_inline)) __m256 Weights(Words words) const {
+    const __m256 magnitudes = _mm256_setr_ps(0, 0.5f, 1, 1.5f, 2, 3, 4, 6);  // of which three bits of an index count
+    const __m256 magnitude = _mm256_permutevar8x32_ps(magnitudes, _mm256_srli_epi32(words, 4 * i));
+    const __m256 sign = _mm256_and_ps(_mm256_castsi256_ps(_mm256_slli_epi32(words, 28 - 4 * i)), _mm256_set1_ps(-0.0f));
+    return _mm256_mul_ps(_mm256_xor_ps(magnitude, sign), factor);
+  }
+
+  __m256 factor;
+};
+
+template <typename Tile>
 void UnpackTile(const QuantizedTile& tile, float* weights) {
-  using Tile = Codes<kDtype>;
   const auto* codes = static_cast<const uint8_t*>(tile.codes);
   constexpr int kVectors = kPanel / 8;
   const Tile columns[kVectors] = {{tile, 0},  {tile, 8},  {tile, 16}, {tile, 24},
@@ -86,9 +111,8 @@ void UnpackTile(const QuantizedTile& tile, float* weights) {
 }
 
 // As PanelTile of panel.h, over all groups of a panel.
-template <int kRows, int kVectors, Dtype kDtype>
+template <int kRows, int kVectors, typename Tile>
 void QuantizedColumns(const QuantizedPanelTask& task, int column) {
-  using Tile = Codes<kDtype>;
   __m256 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm256_setzero_ps();
@@ -122,21 +146,21 @@ void QuantizedColumns(const QuantizedPanelTask& task, int column) {
   }
 }
 
-template <int kRows, Dtype kDtype>
+template <int kRows, typename Tile>
 void QuantizedRows(const QuantizedPanelTask& task) {
   constexpr int kVectors = 2;  // 16 registers hold sums, factors, offsets and weights
-  for (int column = 0; column < kPanel; column += 8 * kVectors) QuantizedColumns<kRows, kVectors, kDtype>(task, column);
+  for (int column = 0; column < kPanel; column += 8 * kVectors) QuantizedColumns<kRows, kVectors, Tile>(task, column);
 }
 
-template <Dtype kDtype>
+template <typename Tile>
 void QuantizedPanelOf(const QuantizedPanelTask& task) {
   switch (task.num_rows) {
     case 1:
-      return QuantizedRows<1, kDtype>(task);
+      return QuantizedRows<1, Tile>(task);
     case 2:
-      return QuantizedRows<2, kDtype>(task);
+      return QuantizedRows<2, Tile>(task);
     case 3:
-      return QuantizedRows<3, kDtype>(task);
+      return QuantizedRows<3, Tile>(task);
     default:
       return;
   }
@@ -145,24 +169,26 @@ void QuantizedPanelOf(const QuantizedPanelTask& task) {
 }  // namespace
 
 void Unpack(const QuantizedTile& tile, float* weights) {
+  if (tile.exponents != nullptr) return UnpackTile<Mxfp4Codes>(tile, weights);
   switch (tile.dtype) {
     case Dtype::kF8:
-      return UnpackTile<Dtype::kF8>(tile, weights);
+      return UnpackTile<Codes<Dtype::kF8>>(tile, weights);
     case Dtype::kI8:
-      return UnpackTile<Dtype::kI8>(tile, weights);
+      return UnpackTile<Codes<Dtype::kI8>>(tile, weights);
     default:
-      return UnpackTile<Dtype::kI4>(tile, weights);
+      return UnpackTile<Codes<Dtype::kI4>>(tile, weights);
   }
 }
 
 void QuantizedPanel(const QuantizedPanelTask& task) {
+  if (task.matrix.mxfp4) return QuantizedPanelOf<Mxfp4Codes>(task);
   switch (task.matrix.dtype) {
     case Dtype::kF8:
-      return QuantizedPanelOf<Dtype::kF8>(task);
+      return QuantizedPanelOf<Codes<Dtype::kF8>>(task);
     case Dtype::kI8:
-      return QuantizedPanelOf<Dtype::kI8>(task);
+      return QuantizedPanelOf<Codes<Dtype::kI8>>(task);
     default:
-      return QuantizedPanelOf<Dtype::kI4>(task);
+      return QuantizedPanelOf<Codes<Dtype::kI4>>(task);
   }
 }
 

@@ -3,8 +3,10 @@
 #include "common/base/check.h"
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/avx2/panel.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_groups.h"
 #include "kernels/cpu/quantize.h"
+#include "kernels/cpu/row_keys.h"
 #include "kernels/cpu/scalar.h"
 
 // A group of 16 keys is two vectors; up to kTileRows queries share one pass over the keys.
@@ -147,6 +149,7 @@ void ScoreInt4(const KeyScoreParams& p, const float* queries, int count, float* 
 }  // namespace
 
 void KeyScore(const KeyScoreParams& p) {
+  if (p.in_rows) return ScoreRowKeys(p, IndexKeys, KeyScore);
   WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxScoredHeadDim && p.dtype != Dtype::kF16);
   const auto score = p.dtype == Dtype::kI4     ? ScoreInt4
                      : p.dtype == Dtype::kI8   ? ScoreInt8

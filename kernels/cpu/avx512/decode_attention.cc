@@ -1,9 +1,11 @@
 #include "kernels/cpu/avx512/avx512.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/row_scales.h"
 
 // Rows are read in units of 32 elements as two vectors: bf16 splits into even and odd elements (cheaper than widening
-// in order), f32 into low and high halves. Queries are laid out to match, and outputs are put back in order at the end.
+// in order), f32 and int8 into low and high halves. Queries are laid out to match, and outputs are put back in order at
+// the end. Scales of int8 go into the scores of their keys and the weights of their values.
 
 namespace winnow::avx512 {
 namespace {
@@ -20,6 +22,9 @@ inline void LoadUnit(const char* row, int unit, __m512& a, __m512& b) {
   if constexpr (kDtype == Dtype::kF32) {
     a = _mm512_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit);
     b = _mm512_loadu_ps(reinterpret_cast<const float*>(row) + unit * kUnit + 16);
+  } else if constexpr (kDtype == Dtype::kI8) {
+    a = Load16<Dtype::kI8>(row, unit * kUnit);
+    b = Load16<Dtype::kI8>(row, unit * kUnit + 16);
   } else {
     const __m512i pairs = _mm512_loadu_si512(reinterpret_cast<const uint16_t*>(row) + unit * kUnit);
     a = EvenOf(pairs);
@@ -72,6 +77,7 @@ class TileRunner {
     for (int h = 0; h < tile_.group_size; ++h) Start(h);
     for (int first = 0; first < tile_.num_rows; first += kSubTile) {
       const int count = tile_.num_rows - first < kSubTile ? tile_.num_rows - first : kSubTile;
+      if constexpr (kDtype == Dtype::kI8) LoadScales(first, count);
       int head = 0;
       for (; head + kMaxHeads <= tile_.group_size; head += kMaxHeads) RunHeads<kMaxHeads>(head, first, count);
       switch (tile_.group_size - head) {
@@ -96,6 +102,16 @@ class TileRunner {
   // A key or a value.
   void Prefetch(const char* part) const {
     for (size_t byte = 0; byte < key_bytes_; byte += 64) _mm_prefetch(part + byte, _MM_HINT_T0);
+    // Rows of int8 do not begin with a cache line, and end with their scales.
+    if constexpr (kDtype == Dtype::kI8) _mm_prefetch(part + key_bytes_ + 2 * sizeof(float) - 1, _MM_HINT_T0);
+  }
+  // Of a sub-tile; beyond its keys the last one's.
+  void LoadScales(int first, int count) {
+    for (int j = 0; j < kSubTile; ++j) {
+      const char* const row = Row(first + (j < count ? j : count - 1));
+      key_scales_[j] = KeyScale(row, head_dim_);
+      value_scales_[j] = ValueScale(row, head_dim_);
+    }
   }
   void PrefetchKey(int j) const { Prefetch(Row(j)); }
   float* Output(int head) const { return tile_.o + static_cast<int64_t>(head) * head_dim_; }
@@ -174,7 +190,8 @@ class TileRunner {
       }
       const __mmask16 valid = FirstLanes(count - j);
       for (int h = 0; h < kHeads; ++h) {
-        const __m512 scores = SumAcrossBlocks(blocks[h][0], blocks[h][1], blocks[h][2], blocks[h][3]);
+        __m512 scores = SumAcrossBlocks(blocks[h][0], blocks[h][1], blocks[h][2], blocks[h][3]);
+        if constexpr (kDtype == Dtype::kI8) scores = _mm512_mul_ps(scores, _mm512_load_ps(key_scales_ + j));
         _mm512_store_ps(weights_[h] + j, _mm512_mask_mov_ps(_mm512_set1_ps(-__builtin_inff()), valid, scores));
       }
     }
@@ -192,7 +209,8 @@ class TileRunner {
     for (int j = 0; j < count; j += 16) {
       const __m512 weight = Exp2(_mm512_sub_ps(_mm512_load_ps(weights_[h] + j), max));
       sum = _mm512_add_ps(sum, weight);
-      _mm512_store_ps(weights_[h] + j, weight);
+      const bool scales = kDtype == Dtype::kI8;
+      _mm512_store_ps(weights_[h] + j, scales ? _mm512_mul_ps(weight, _mm512_load_ps(value_scales_ + j)) : weight);
     }
     shrink_[h] = new_max == old_max ? 1 : _mm512_cvtss_f32(Exp2(_mm512_set1_ps(old_max - new_max)));
     tile_.m[head] = new_max;
@@ -234,6 +252,8 @@ class TileRunner {
   const size_t value_bytes_;  // into a row
   alignas(64) float queries_[kMaxQueryFloats];
   alignas(64) float weights_[kMaxHeads][kSubTile];  // scores, then exp2 of them
+  alignas(64) float key_scales_[kSubTile];          // of rows of int8
+  alignas(64) float value_scales_[kSubTile];
   float shrink_[kMaxHeads];
 };
 
@@ -251,6 +271,8 @@ void DecodeAttentionTile(const DecodeTile& tile) {
     part.l += head;
     if (tile.kv_dtype == Dtype::kBf16) {
       TileRunner<Dtype::kBf16>(part).Run();
+    } else if (tile.kv_dtype == Dtype::kI8) {
+      TileRunner<Dtype::kI8>(part).Run();
     } else {
       TileRunner<Dtype::kF32>(part).Run();
     }

@@ -4,6 +4,7 @@
 #include "kernels/cpu/avx512/panel.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/row_scales.h"
 
 // Flash attention in f32: a block's query rows (queries x heads of the group) pass over key tiles of fixed absolute
 // position. A tile is widened once to panels that the matmul's register tile reads: K transposed, V as it is.
@@ -76,11 +77,16 @@ struct TileRows {
 // The tile's keys to panels of 64; keys beyond the tile's count become zero.
 template <Dtype kDtype>
 void PackKeys(const TileRows& tile, int head_dim, float* out) {
+  float scales[kKeyTile] = {};
+  for (int key = 0; kDtype == Dtype::kI8 && key < tile.count && key < kKeyTile; ++key) {
+    scales[key] = KeyScale(tile.row(key), head_dim);
+  }
   for (int key = 0; key < kKeyTile; key += 16) {
     for (int d = 0; d < head_dim; d += 16) {
       __m512 block[16];
       for (int i = 0; i < 16; ++i) {
         block[i] = key + i < tile.count ? Load16<kDtype>(tile.row(key + i), d) : _mm512_setzero_ps();
+        if constexpr (kDtype == Dtype::kI8) block[i] = _mm512_mul_ps(block[i], _mm512_set1_ps(scales[key + i]));
       }
       Transpose16(block);
       float* to = out + (key / 64 * head_dim + d) * 64 + key % 64;
@@ -92,8 +98,10 @@ void PackKeys(const TileRows& tile, int head_dim, float* out) {
 template <Dtype kDtype>
 void PackValues(const TileRows& tile, int head_dim, float* out) {
   for (int key = 0; key < kKeyTile; ++key) {
+    const float scale = kDtype == Dtype::kI8 && key < tile.count ? ValueScale(tile.row(key), head_dim) : 1;
     for (int d = 0; d < head_dim; d += 16) {
-      const __m512 value = key < tile.count ? Load16<kDtype>(tile.row(key) + tile.value_bytes, d) : _mm512_setzero_ps();
+      __m512 value = key < tile.count ? Load16<kDtype>(tile.row(key) + tile.value_bytes, d) : _mm512_setzero_ps();
+      if constexpr (kDtype == Dtype::kI8) value = _mm512_mul_ps(value, _mm512_set1_ps(scale));
       _mm512_store_ps(out + key * head_dim + d, value);
     }
   }
@@ -189,7 +197,9 @@ void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, i
 
 void PassTile(Dtype dtype, const TileRows& tile, int num_rows, int group_size, int visible, int window, int head_dim,
               const Scratch& scratch) {
-  const auto pass = dtype == Dtype::kBf16 ? PassTile<Dtype::kBf16> : PassTile<Dtype::kF32>;
+  const auto pass = dtype == Dtype::kBf16 ? PassTile<Dtype::kBf16>
+                    : dtype == Dtype::kI8 ? PassTile<Dtype::kI8>
+                                          : PassTile<Dtype::kF32>;
   pass(tile, num_rows, group_size, visible, window, head_dim, scratch);
 }
 
@@ -198,8 +208,8 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
   const int group_size = GroupSize(p);
   const Scratch scratch(BlockQueries(p) * group_size, head_dim, memory);
   const int num_rows = (end - begin) * group_size;  // row = query * group_size + head of the group
-  const size_t row_bytes = p.row.elements(head_dim) * DtypeBytes(p.kv_dtype);
-  const size_t value_bytes = p.row.value_offset(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.bytes(head_dim, p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset_bytes(head_dim, p.kv_dtype);
   const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
   const auto index = [&](int row) {
     const int64_t query = begin + row / group_size;
@@ -257,8 +267,8 @@ void PrefixAttention(const PrefixAttentionParams& p) {
   if (!IsSupported(p.head_dim)) return portable::PrefixAttention(p);
   const int head_dim = p.head_dim;
   const int num_rows = p.num_queries * p.group_size;
-  const size_t row_bytes = p.row.elements(head_dim) * DtypeBytes(p.kv_dtype);
-  const size_t value_bytes = p.row.value_offset(head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.bytes(head_dim, p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset_bytes(head_dim, p.kv_dtype);
   const Scratch scratch(kMaxPrefixRows, head_dim,
                         reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(p.scratch) + 63) / 64 * 64));
   const auto state_of = [&](int row) {

@@ -74,9 +74,32 @@ struct Codes<Dtype::kF8> {
   __m512 factor;
 };
 
-template <Dtype kDtype>
+// e2m1 values by powers of two.
+struct Mxfp4Codes {
+  static constexpr int kInputs = 8;
+  static constexpr int kBytes = 64;
+  using Words = __m512i;
+
+  static Words Load(const uint8_t* codes) { return _mm512_loadu_si512(codes); }
+
+  // An exponent is that of an f32, but for 0, which stands for 2^-127.
+  __attribute__((always_inline)) Mxfp4Codes(const QuantizedTile& tile, int column) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(tile.exponents + column));
+    const __m512i bits = _mm512_slli_epi32(_mm512_cvtepu8_epi32(bytes), 23);
+    factor = _mm512_castsi512_ps(_mm512_max_epi32(bits, _mm512_set1_epi32(0x00400000)));
+  }
+
+  template <int i>
+  __attribute__((always_inline)) __m512 Weights(Words words) const {
+    // Only the low four bits of an index count.
+    return _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(words, 4 * i), _mm512_loadu_ps(kE2m1Values)), factor);
+  }
+
+  __m512 factor;
+};
+
+template <typename Tile>
 void UnpackTile(const QuantizedTile& tile, float* weights) {
-  using Tile = Codes<kDtype>;
   const auto* codes = static_cast<const uint8_t*>(tile.codes);
   constexpr int kVectors = kPanel / 16;
   const Tile columns[kVectors] = {{tile, 0}, {tile, 16}, {tile, 32}, {tile, 48}};
@@ -92,9 +115,8 @@ void UnpackTile(const QuantizedTile& tile, float* weights) {
 }
 
 // As PanelTile of panel.h, over all groups of a panel.
-template <int kRows, int kVectors, Dtype kDtype>
+template <int kRows, int kVectors, typename Tile>
 void QuantizedColumns(const QuantizedPanelTask& task, int column) {
-  using Tile = Codes<kDtype>;
   __m512 sum[kRows][kVectors];
   for (int r = 0; r < kRows; ++r) {
     for (int v = 0; v < kVectors; ++v) sum[r][v] = _mm512_setzero_ps();
@@ -128,24 +150,23 @@ void QuantizedColumns(const QuantizedPanelTask& task, int column) {
   }
 }
 
-template <int kRows, Dtype kDtype>
+template <int kRows, typename Tile>
 void QuantizedRows(const QuantizedPanelTask& task) {
   constexpr int kVectors = kRows <= 3 ? 4 : 2;  // 32 registers hold sums, factors, offsets and weights
-  for (int column = 0; column < kPanel; column += 16 * kVectors)
-    QuantizedColumns<kRows, kVectors, kDtype>(task, column);
+  for (int column = 0; column < kPanel; column += 16 * kVectors) QuantizedColumns<kRows, kVectors, Tile>(task, column);
 }
 
-template <Dtype kDtype>
+template <typename Tile>
 void QuantizedPanelOf(const QuantizedPanelTask& task) {
   switch (task.num_rows) {
     case 1:
-      return QuantizedRows<1, kDtype>(task);
+      return QuantizedRows<1, Tile>(task);
     case 2:
-      return QuantizedRows<2, kDtype>(task);
+      return QuantizedRows<2, Tile>(task);
     case 3:
-      return QuantizedRows<3, kDtype>(task);
+      return QuantizedRows<3, Tile>(task);
     case 4:
-      return QuantizedRows<4, kDtype>(task);
+      return QuantizedRows<4, Tile>(task);
     default:
       return;
   }
@@ -154,24 +175,26 @@ void QuantizedPanelOf(const QuantizedPanelTask& task) {
 }  // namespace
 
 void Unpack(const QuantizedTile& tile, float* weights) {
+  if (tile.exponents != nullptr) return UnpackTile<Mxfp4Codes>(tile, weights);
   switch (tile.dtype) {
     case Dtype::kF8:
-      return UnpackTile<Dtype::kF8>(tile, weights);
+      return UnpackTile<Codes<Dtype::kF8>>(tile, weights);
     case Dtype::kI8:
-      return UnpackTile<Dtype::kI8>(tile, weights);
+      return UnpackTile<Codes<Dtype::kI8>>(tile, weights);
     default:
-      return UnpackTile<Dtype::kI4>(tile, weights);
+      return UnpackTile<Codes<Dtype::kI4>>(tile, weights);
   }
 }
 
 void QuantizedPanel(const QuantizedPanelTask& task) {
+  if (task.matrix.mxfp4) return QuantizedPanelOf<Mxfp4Codes>(task);
   switch (task.matrix.dtype) {
     case Dtype::kF8:
-      return QuantizedPanelOf<Dtype::kF8>(task);
+      return QuantizedPanelOf<Codes<Dtype::kF8>>(task);
     case Dtype::kI8:
-      return QuantizedPanelOf<Dtype::kI8>(task);
+      return QuantizedPanelOf<Codes<Dtype::kI8>>(task);
     default:
-      return QuantizedPanelOf<Dtype::kI4>(task);
+      return QuantizedPanelOf<Codes<Dtype::kI4>>(task);
   }
 }
 

@@ -3,6 +3,9 @@
 #include "kernels/cpu/avx512/score_tiles.h"
 #include "kernels/cpu/avx512/softmax_tiles.h"
 #include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/index_keys.h"
+#include "kernels/cpu/row_keys.h"
+#include "kernels/cpu/row_scales.h"
 
 namespace winnow::avx512 {
 namespace {
@@ -102,6 +105,28 @@ struct WideInt4Step : Int4Sums {
   }
 };
 
+// As IndexKeys, of whole groups of keys of whole vectors by transposing words.
+void IndexRowKeys(const IndexKeysParams& p) {
+  if (p.num_rows != kKeyGroup || p.head_dim % 64 != 0) return IndexKeys(p);
+  const char* const rows = static_cast<const char*>(p.rows);
+  char* const lines = static_cast<char*>(p.tile) + p.first_row * sizeof(float);
+  for (int d = 0; d < p.head_dim; d += 64) {
+    __m512 words[kKeyGroup];
+    for (int i = 0; i < kKeyGroup; ++i) words[i] = _mm512_loadu_ps(rows + i * static_cast<int64_t>(p.row_elements) + d);
+    Transpose16(words);
+    for (int i = 0; i < kKeyGroup; ++i) _mm512_storeu_ps(lines + (d / 4 + i) * kStepBytes, words[i]);
+  }
+  float* const scales = reinterpret_cast<float*>(lines + p.head_dim / 4 * kStepBytes);
+  for (int i = 0; i < kKeyGroup; ++i) {
+    const float scale = KeyScale(rows + i * static_cast<int64_t>(p.row_elements), p.head_dim);
+    scales[i] = __builtin_isfinite(scale) ? scale : 0;
+  }
+}
+
+void ExpRunAlone(float* values, int n, float* max, float* sum) {
+  ExpRun(values, n, max, sum, /*later=*/nullptr, /*lines=*/0);
+}
+
 bool HasVnni() {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
   return has_vnni;
@@ -118,6 +143,7 @@ void KeyScoreInt4(const KeyScoreParams& params) {
 }
 
 void KeyScore(const KeyScoreParams& params) {
+  if (params.in_rows) return ScoreRowKeys(params, IndexRowKeys, KeyScore);
   switch (params.dtype) {
     case Dtype::kF32:
       return ScoreTiles<F32Step>(params);
@@ -135,6 +161,7 @@ void KeyScore(const KeyScoreParams& params) {
 }
 
 void KeySoftmax(const KeySoftmaxParams& params) {
+  if (params.score.in_rows) return RunKeySoftmax(params, KeyScore, ExpRunAlone);
   switch (params.score.dtype) {
     case Dtype::kF32:
       return SoftmaxTiles<F32Step>(params);
@@ -152,9 +179,7 @@ void KeySoftmax(const KeySoftmaxParams& params) {
 }
 
 void ScoreSoftmax(const ScoreSoftmaxParams& params) {
-  RunScoreSoftmax(params, [](float* values, int n, float* max, float* sum) {
-    ExpRun(values, n, max, sum, /*later=*/nullptr, /*lines=*/0);
-  });
+  RunScoreSoftmax(params, ExpRunAlone);
 }
 
 void SoftmaxSum(const SoftmaxSumParams& p) {

@@ -69,6 +69,9 @@ template <Dtype kDtype>
 inline __m512 Load16(const void* data, int64_t element) {
   if constexpr (kDtype == Dtype::kF32) {
     return _mm512_loadu_ps(static_cast<const float*>(data) + element);
+  } else if constexpr (kDtype == Dtype::kI8) {
+    const auto* const codes = reinterpret_cast<const __m128i*>(static_cast<const int8_t*>(data) + element);
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(codes)));
   } else {
     const __m256i narrow =
         _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(data) + element));

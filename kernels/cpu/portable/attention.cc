@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/cpu/portable/portable.h"
+#include "kernels/cpu/row_scales.h"
 #include "kernels/cpu/scalar.h"
 
 namespace winnow::portable {
@@ -20,6 +21,8 @@ float Dot(const float* a, const void* b, Dtype dtype, int n) {
   };
   if (dtype == Dtype::kF32) {
     sum_lanes([b](int i) { return static_cast<const float*>(b)[i]; });
+  } else if (dtype == Dtype::kI8) {
+    sum_lanes([b](int i) { return static_cast<float>(static_cast<const int8_t*>(b)[i]); });
   } else {
     sum_lanes([b](int i) { return Bf16ToF32(static_cast<const uint16_t*>(b)[i]); });
   }
@@ -28,13 +31,27 @@ float Dot(const float* a, const void* b, Dtype dtype, int n) {
   return sum;
 }
 
+// scale * q.k of a row.
+float Score(const float* q, float scale, const char* row, Dtype dtype, int head_dim) {
+  const float score = scale * Dot(q, row, dtype, head_dim);
+  return dtype == Dtype::kI8 ? score * KeyScale(row, head_dim) : score;
+}
+
 // o += p * v
 void AddScaled(float p, const void* v, Dtype dtype, int n, float* o) {
   if (dtype == Dtype::kF32) {
     for (int i = 0; i < n; ++i) o[i] += p * static_cast<const float*>(v)[i];
+  } else if (dtype == Dtype::kI8) {
+    for (int i = 0; i < n; ++i) o[i] += p * static_cast<float>(static_cast<const int8_t*>(v)[i]);
   } else {
     for (int i = 0; i < n; ++i) o[i] += p * Bf16ToF32(static_cast<const uint16_t*>(v)[i]);
   }
+}
+
+// o += weight * the value of a row
+void AddValue(float weight, const char* row, size_t value_bytes, Dtype dtype, int head_dim, float* o) {
+  if (dtype == Dtype::kI8) weight *= ValueScale(row, head_dim);
+  AddScaled(weight, row + value_bytes, dtype, head_dim, o);
 }
 
 // The state of one query head between two tiles of prefill.
@@ -50,7 +67,7 @@ void PassTile(const float* q, float scale, const char* const* rows, int num_rows
   float scores[kPrefillKeyTile];
   float tile_max = state->max;
   for (int j = 0; j < num_rows; ++j) {
-    scores[j] = scale * Dot(q, rows[j], dtype, head_dim);
+    scores[j] = Score(q, scale, rows[j], dtype, head_dim);
     tile_max = std::max(tile_max, scores[j]);
   }
   const float shrink = std::exp(state->max - tile_max);
@@ -60,13 +77,13 @@ void PassTile(const float* q, float scale, const char* const* rows, int num_rows
   for (int j = 0; j < num_rows; ++j) {
     const float weight = std::exp(scores[j] - tile_max);
     state->sum += weight;
-    AddScaled(weight, rows[j] + value_bytes, dtype, head_dim, state->o);
+    AddValue(weight, rows[j], value_bytes, dtype, head_dim, state->o);
   }
 }
 
 void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, int head) {
-  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
-  const size_t value_bytes = p.row.value_offset(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.bytes(p.head_dim, p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset_bytes(p.head_dim, p.kv_dtype);
   const int64_t index = static_cast<int64_t>(query) * p.num_query_heads + head;
   float* o = p.out + index * p.head_dim;
   PrefillState state{.o = o, .max = -std::numeric_limits<float>::infinity(), .sum = 0};
@@ -93,7 +110,7 @@ void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, in
 }
 
 void PrefillBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void*) {
-  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.bytes(p.head_dim, p.kv_dtype);
   const char* kv = static_cast<const char*>(p.kv) + kv_head * p.kv_head_stride * row_bytes;
   const int group_size = p.num_query_heads / p.num_kv_heads;
   for (int query = begin; query < end; ++query) {
@@ -111,7 +128,7 @@ void DecodeAttentionTile(const DecodeTile& tile) {
     float scores[kAttentionTile];
     float max = -std::numeric_limits<float>::infinity();
     for (int j = 0; j < tile.num_rows; ++j) {
-      scores[j] = tile.scale * Dot(q, tile.rows[j], tile.kv_dtype, head_dim);
+      scores[j] = Score(q, tile.scale, tile.rows[j], tile.kv_dtype, head_dim);
       max = std::max(max, scores[j]);
     }
     float* o = tile.o + h * head_dim;
@@ -120,7 +137,7 @@ void DecodeAttentionTile(const DecodeTile& tile) {
     for (int j = 0; j < tile.num_rows; ++j) {
       const float weight = std::exp(scores[j] - max);
       sum += weight;
-      AddScaled(weight, tile.rows[j] + value_bytes, tile.kv_dtype, head_dim, o);
+      AddValue(weight, tile.rows[j], value_bytes, tile.kv_dtype, head_dim, o);
     }
     tile.m[h] = max;
     tile.l[h] = sum;
@@ -128,8 +145,8 @@ void DecodeAttentionTile(const DecodeTile& tile) {
 }
 
 void PrefixAttention(const PrefixAttentionParams& p) {
-  const size_t row_bytes = p.row.elements(p.head_dim) * DtypeBytes(p.kv_dtype);
-  const size_t value_bytes = p.row.value_offset(p.head_dim) * DtypeBytes(p.kv_dtype);
+  const size_t row_bytes = p.row.bytes(p.head_dim, p.kv_dtype);
+  const size_t value_bytes = p.row.value_offset_bytes(p.head_dim, p.kv_dtype);
   const int state_floats = PrefillStateFloats(p.head_dim);
   for (uint32_t begin = p.first_key; begin < p.end_key; begin += kPrefillKeyTile) {
     const char* rows[kPrefillKeyTile];

@@ -59,6 +59,10 @@ void Unpack(const QuantizedTile& tile, float* weights) {
   for (int k = 0; k < tile.num_k; ++k, weights += kPanel) {
     for (int c = 0; c < kPanel; ++c) {
       const uint32_t code = CodeAt(tile, k, c);
+      if (tile.exponents != nullptr) {
+        weights[c] = std::ldexp(kE2m1Values[code], tile.exponents[c] - 127);
+        continue;
+      }
       weights[c] = tile.dtype == Dtype::kF8
                        ? Fp8ToF32(static_cast<uint8_t>(code)) * tile.scales[c]
                        : static_cast<float>(static_cast<int32_t>(code) - tile.zeros[c]) * tile.scales[c];

@@ -3,9 +3,11 @@
 #include <limits>
 
 #include "common/base/check.h"
+#include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_groups.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/quantize.h"
+#include "kernels/cpu/row_keys.h"
 #include "kernels/cpu/scalar.h"
 
 namespace winnow::portable {
@@ -78,6 +80,7 @@ void ScoreFloats(const KeyScoreParams& params, const float* query, float* out) {
 }  // namespace
 
 void KeyScore(const KeyScoreParams& params) {
+  if (params.in_rows) return ScoreRowKeys(params, IndexKeys, KeyScore);
   WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim && params.dtype != Dtype::kF16);
   for (int i = 0; i < params.num_queries; ++i) {
     const float* query = params.queries + static_cast<int64_t>(i) * params.head_dim;
