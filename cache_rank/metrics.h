@@ -101,8 +101,24 @@ struct CacheRankSnapshot {
   uint64_t prefix_queries = 0;  // of prompts, that attended to a cached prefix here, one per position and layer
   uint64_t prefix_pieces = 0;   // in which they did
   double prefix_attention_seconds = 0;
-  uint64_t queued_frames = 0;                        // outgoing, waiting for window
-  std::vector<CapturedMassSnapshot> captured_mass;   // by layer
+  // Replicas of sequences that other cache ranks hold, here, and of sequences held here, elsewhere.
+  uint64_t replicas = 0;
+  uint64_t replicas_promoted = 0;       // that an inference rank has attached to
+  uint64_t replica_received_bytes = 0;  // rows that were stored in replicas
+  // Sequences here that are to have one, by how far it is: with the whole prompt, without it, not there.
+  uint64_t replicas_fed = 0, replicas_copying = 0, replicas_missing = 0;
+  uint64_t replica_lag_tokens = 0;  // positions that the replicas of all of them lack
+  uint64_t replica_sent_bytes = 0;
+  uint64_t replica_updates_fenced = 0;              // of sequences that go on here, from whoever fed them before
+  uint64_t replicas_refused = 0;                    // openings that another cache rank has refused
+  uint64_t damaged_sequences = 0;                   // given up, because a stored row of theirs was not what was written
+  uint64_t scrubbed_bytes = 0;                      // of blocks that were read to find damage
+  uint64_t scrub_passes = 0;                        // over all that is stored
+  uint64_t scrub_damaged_rows = 0;                  // found so; one per block
+  uint64_t mended_index_blocks = 0;                 // of which the index was not what the rows give
+  uint64_t damaged_copies = 0;                      // of blocks in the fast tier, of which the rows were read again
+  uint64_t queued_frames = 0;                       // outgoing, waiting for window
+  std::vector<CapturedMassSnapshot> captured_mass;  // by layer
   std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
 };
 
@@ -129,7 +145,10 @@ struct CacheRankMetrics {
       prefix_idle_blocks, fast_bytes, fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes,
       tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers,
       tier_scattered_rows, tier_scatters, mirror_device_bytes, mirror_device_used_bytes, mirror_host_bytes,
-      mirror_host_used_bytes, lanes, lane_plans, lane_seats, lane_seats_refused, prefix_queries, prefix_pieces;
+      mirror_host_used_bytes, lanes, lane_plans, lane_seats, lane_seats_refused, prefix_queries, prefix_pieces,
+      damaged_sequences, scrubbed_bytes, scrub_passes, scrub_damaged_rows, mended_index_blocks, damaged_copies,
+      replicas, replicas_promoted, replica_received_bytes, replicas_fed, replicas_copying, replicas_missing,
+      replica_lag_tokens, replica_sent_bytes, replica_updates_fenced, replicas_refused;
   Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds, prefix_attention_seconds;
 
   static constexpr size_t kMaxLayers = 256;

@@ -34,28 +34,36 @@ size_t Int4ScaleOffset(int head_dim, int row) {
 
 }  // namespace
 
+// Elements that lie together in a tile.
+using Four = float __attribute__((vector_size(16)));
+
+// Loops are written so that compilers vectorise them: a prompt's pages are indexed while it is computed.
 struct PageIndexer::Box {
   // Whole groups of elements, as tiles have them.
   alignas(64) float hi[kMaxHeadDim + 8];
   alignas(64) float lo[kMaxHeadDim + 8];
 
-  void Include(const float* key, int dim) {
+  void Include(const float* __restrict key, int dim) {
     for (int d = 0; d < dim; ++d) {
       const float x = key[d];
-      hi[d] = x > hi[d] && x <= kLargest ? x : hi[d];
-      lo[d] = x < lo[d] && x >= -kLargest ? x : lo[d];
+      const float upper = x <= kLargest ? x : -kLargest, lower = x >= -kLargest ? x : kLargest;
+      hi[d] = hi[d] < upper ? upper : hi[d];
+      lo[d] = lower < lo[d] ? lower : lo[d];
     }
   }
-  // `count` int8 elements of a group of four, of keys in a row: value * scale.
-  template <typename Value>
-  void IncludeGroup(int first_d, int count, const float* scales, Value value) {
+  // Elements [first_d, first_d + 4) of `count` keys as they are scored: values[key][4] * scales[key].
+  void IncludeGroup(int first_d, int count, const float* __restrict scales, const float* __restrict values) {
+    Four most, least, value;
+    std::memcpy(&most, hi + first_d, sizeof most);
+    std::memcpy(&least, lo + first_d, sizeof least);
     for (int i = 0; i < count; ++i) {
-      for (int j = 0; j < 4; ++j) {
-        const float x = static_cast<float>(value(i, j)) * scales[i];
-        hi[first_d + j] = std::max(hi[first_d + j], x);
-        lo[first_d + j] = std::min(lo[first_d + j], x);
-      }
+      std::memcpy(&value, values + 4 * i, sizeof value);
+      value *= scales[i];
+      most = most < value ? value : most;
+      least = value < least ? value : least;
     }
+    std::memcpy(hi + first_d, &most, sizeof most);
+    std::memcpy(lo + first_d, &least, sizeof least);
   }
 };
 
@@ -68,6 +76,14 @@ const float* PageIndexer::LoadKey(const void* const* blocks, uint32_t row, float
   const std::byte* stored =
       static_cast<const std::byte*>(blocks[row / kBlockTokens]) + row % kBlockTokens * layout_.row_bytes();
   if (layout_.dtype == Dtype::kF32) return reinterpret_cast<const float*>(stored);
+  if (layout_.dtype == Dtype::kI8) {
+    const auto* const codes = reinterpret_cast<const int8_t*>(stored);
+    float scale;
+    std::memcpy(&scale, stored + layout_.row.scales_offset_bytes(layout_.head_dim, layout_.dtype), sizeof scale);
+    if (!(scale <= kLargest)) scale = 0;  // as it is scored
+    for (int d = 0; d < layout_.head_dim; ++d) key[d] = static_cast<float>(codes[d]) * scale;
+    return key;
+  }
   const auto* values = reinterpret_cast<const uint16_t*>(stored);
   for (int d = 0; d < layout_.head_dim; ++d) key[d] = std::bit_cast<float>(uint32_t{values[d]} << 16);
   return key;
@@ -78,14 +94,18 @@ void PageIndexer::IncludeAsScored(const void* tile, int row, int count, Box* box
   const auto* bytes = static_cast<const int8_t*>(tile);
   float scales[kBlockTokens];
   std::memcpy(scales, bytes + (int4 ? Int4ScaleOffset : Int8ScaleOffset)(layout_.head_dim, row), count * sizeof(float));
+  float values[4 * kBlockTokens];
   for (int d = 0; d < layout_.head_dim; d += int4 ? 8 : 4) {
     const int8_t* const group = bytes + (static_cast<size_t>(int4 ? d / 8 : d / 4) * kBlockTokens + row) * 4;
     if (!int4) {
-      box->IncludeGroup(d, count, scales, [&](int i, int j) { return int{group[i * 4 + j]}; });
+      for (int i = 0; i < 4 * count; ++i) values[i] = group[i];
+      box->IncludeGroup(d, count, scales, values);
       continue;
     }
-    box->IncludeGroup(d, count, scales, [&](int i, int j) { return (group[i * 4 + j] & 15) - 8; });
-    box->IncludeGroup(d + 4, count, scales, [&](int i, int j) { return (group[i * 4 + j] >> 4 & 15) - 8; });
+    for (int i = 0; i < 4 * count; ++i) values[i] = static_cast<float>((group[i] & 15) - 8);
+    box->IncludeGroup(d, count, scales, values);
+    for (int i = 0; i < 4 * count; ++i) values[i] = static_cast<float>((group[i] >> 4 & 15) - 8);
+    box->IncludeGroup(d + 4, count, scales, values);
   }
 }
 
@@ -118,7 +138,9 @@ void PageIndexer::Index(const void* const* blocks, const void* const* tiles, uin
     Write(pseudo, slot, cuboid_tile);
   }
   if (bounds_tile == nullptr) return;
-  for (uint32_t row = first_row; index_.key_dtype.has_value() && row < end;) {
+  // Keys of int8 are as they are scored.
+  const bool is_copied = index_.key_dtype.has_value() && layout_.dtype != Dtype::kI8;
+  for (uint32_t row = first_row; is_copied && row < end;) {
     const uint32_t in_block = row % kBlockTokens, count = std::min<uint32_t>(end - row, kBlockTokens - in_block);
     IncludeAsScored(tiles[row / kBlockTokens], static_cast<int>(in_block), static_cast<int>(count), &box);
     row += count;
@@ -143,18 +165,21 @@ void PageIndexer::Write(const float* pseudo, int slot, void* tile) const {
 
 void PageIndexer::WriteInt8Outwards(const float* pseudo, int slot, void* tile) const {
   const int dim = 2 * layout_.head_dim;
-  auto* bytes = static_cast<std::byte*>(tile);
-  float largest = 0;
-  for (int d = 0; d < dim; ++d) largest = std::max(largest, std::abs(pseudo[d]));
+  int32_t largest_bits = 0;  // of numbers that are not negative, bits are ordered as values are
+  for (int d = 0; d < dim; ++d) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(std::abs(pseudo[d])));
   // A little more than the step of 127, so that rounding outwards never needs 128.
-  const float step = std::max(largest / 127 * (1 + 0x1p-20f), 0x1p-120f);
+  const float step = std::max(std::bit_cast<float>(largest_bits) / 127 * (1 + 0x1p-20f), 0x1p-120f);
+  double steps[2 * kMaxHeadDim];
+  int32_t outwards[2 * kMaxHeadDim];
+  for (int d = 0; d < dim; ++d) steps[d] = double{pseudo[d]} / step;
+  for (int d = 0; d < dim; ++d) outwards[d] = static_cast<int32_t>(steps[d]);  // towards zero
+  for (int d = 0; d < dim / 2; ++d) outwards[d] += steps[d] > outwards[d] ? 1 : 0;
+  for (int d = dim / 2; d < dim; ++d) outwards[d] -= steps[d] < outwards[d] ? 1 : 0;
+  int8_t values[2 * kMaxHeadDim];
+  for (int d = 0; d < dim; ++d) values[d] = static_cast<int8_t>(outwards[d]);
+  auto* const bytes = static_cast<std::byte*>(tile);
   std::memcpy(bytes + Int8ScaleOffset(dim, slot), &step, sizeof step);
-  for (int d = 0; d < dim; ++d) {
-    const double steps = double{pseudo[d]} / step;
-    const int towards_zero = static_cast<int>(steps);
-    const int outwards = d < dim / 2 ? towards_zero + (steps > towards_zero) : towards_zero - (steps < towards_zero);
-    bytes[Int8Offset(d, slot)] = static_cast<std::byte>(outwards);
-  }
+  for (int d = 0; d < dim; d += 4) std::memcpy(bytes + Int8Offset(d, slot), values + d, 4);
 }
 
 }  // namespace winnow

@@ -18,8 +18,8 @@ class PageIndexer {
  public:
   PageIndexer(const KernelTable* kernels, const KvLayout& layout, const IndexLayout& index);
 
-  // The page's keys are rows [first_row, first_row + page_tokens) of consecutive blocks [kBlockTokens, 2 * head_dim],
-  // of which `tiles` are the index tiles. Writes key `slot` of each tile that is not null.
+  // The page's keys are rows [first_row, first_row + page_tokens) of consecutive blocks, of which `tiles` are the index
+  // tiles; those of rows of int8 are not read. Writes key `slot` of each tile that is not null.
   void Index(const void* const* blocks, const void* const* tiles, uint32_t first_row, int slot, void* bounds_tile,
              void* cuboid_tile) const;
 

@@ -3,11 +3,24 @@
 #include <utility>
 
 #include "cache_rank/service/cache_service.h"
+#include "cache_rank/service/replication_service.h"
 #include "cache_rank/service/stored_spans.h"
 #include "cache_rank/service/transport_service.h"
 #include "common/base/check.h"
+#include "common/rpc/channel.h"
 
 namespace winnow {
+namespace {
+
+Replicator::Options ReplicatorOptions(const CacheRank::Options& options, ControlQueue* queue) {
+  auto channels = options.channels;
+  if (!channels) channels = [](const std::string& address) { return NewChannel(address); };
+  return {.identity = options.identity,
+          .channels = std::move(channels),
+          .post = [queue](std::function<void()> command) { queue->Post(std::move(command)); }};
+}
+
+}  // namespace
 
 CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::unique_ptr<Transport> transport)
     : options_(options),
@@ -15,9 +28,14 @@ CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::un
       queue_([transport = transport.get()] { transport->Wake(); }),
       transport_(std::move(transport)),
       executor_(kernels->new_executor(options.num_threads)),
+      replicator_(ReplicatorOptions(options, &queue_), &metrics_),
+      intake_(executor_.get(), &metrics_),
       spans_(std::make_unique<StoredSpans>(options.spans, options.data_plane.tiers.fast.memory_bytes > 0)) {
   services_.push_back(std::make_unique<CacheServiceImpl>(this));
   services_.push_back(std::make_unique<TransportServiceImpl>(this));
+  auto replication = std::make_unique<ReplicationServiceImpl>(this);
+  replication_service_ = replication.get();
+  services_.push_back(std::move(replication));
 }
 
 CacheRank::~CacheRank() {
@@ -31,6 +49,7 @@ void CacheRank::Start() {
 
 void CacheRank::Stop() {
   stopping_.store(true);
+  replication_service_->Stop();
   transport_->Wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -73,18 +92,53 @@ void CacheRank::CloseChannel(uint32_t channel_id) {
   });
 }
 
+absl::Status CacheRank::ServeModel(const v1::Fingerprint& fingerprint) {
+  WINNOW_RETURN_IF_ERROR(
+      CheckFingerprint(fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
+  if (data_plane_ != nullptr) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(fingerprint.kv_shape()));
+  DataPlane::Options options = options_.data_plane;
+  options.on_damage = [this, log = options_.data_plane.on_damage](uint64_t sequence_id, const std::string& what) {
+    replicator_.Leave(sequence_id);
+    if (log) log(sequence_id, what);
+  };
+  WINNOW_ASSIGN_OR_RETURN(
+      data_plane_, DataPlane::Create(options, shape, kernels_, executor_.get(), &metrics_, options_.projection.get()));
+  served_ = fingerprint;
+  return absl::OkStatus();
+}
+
+absl::Status CacheRank::KeepReplica(std::chrono::system_clock::time_point deadline,
+                                    const v1::KeepReplicaRequest& request) {
+  return queue_.Call(deadline, [this, request]() -> absl::Status {
+    return replicator_.Keep(request.sequence_id(), request.has_replica() ? &request.replica() : nullptr,
+                            std::chrono::steady_clock::now());
+  });
+}
+
+absl::StatusOr<v1::FeedResponse> CacheRank::TakeUpdates(uint64_t feed, const v1::FeedRequest& request) {
+  const auto deadline = std::chrono::system_clock::now() + options_.call_timeout;
+  // The command, and with it the request, may outlive a call that has run out of time.
+  auto taken = std::make_shared<const v1::FeedRequest>(request);
+  return queue_.Call(deadline, [this, feed, taken]() -> absl::StatusOr<v1::FeedResponse> {
+    if (taken->has_fingerprint()) WINNOW_RETURN_IF_ERROR(ServeModel(taken->fingerprint()));
+    if (data_plane_ == nullptr) return absl::InvalidArgumentError("the first request of a feed has a fingerprint");
+    return intake_.Take(*data_plane_, feed, *taken);
+  });
+}
+
+void CacheRank::EndFeed(uint64_t feed) {
+  queue_.Post([this, feed] {
+    if (data_plane_ != nullptr) data_plane_->store().EndFeed(feed, std::chrono::steady_clock::now());
+  });
+}
+
 absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const ExchangeCall& call, OnClosed on_closed) {
   if (AbslSv(transport_->capabilities().name) != call.transport) {
     return absl::FailedPreconditionError(absl::StrCat("transport is ", call.transport, " at the caller and ",
                                                       AbslSv(transport_->capabilities().name), " at the cache rank"));
   }
-  WINNOW_RETURN_IF_ERROR(
-      CheckFingerprint(call.fingerprint, data_plane_ == nullptr ? nullptr : &data_plane_->shape(), model_digest()));
-  if (data_plane_ == nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(const ServedShape shape, ParseKvShape(call.fingerprint.kv_shape()));
-    WINNOW_ASSIGN_OR_RETURN(data_plane_, DataPlane::Create(options_.data_plane, shape, kernels_, executor_.get(),
-                                                           &metrics_, options_.projection.get()));
-  }
+  WINNOW_RETURN_IF_ERROR(ServeModel(call.fingerprint));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Channel> channel, transport_->NewChannel());
   WINNOW_RETURN_IF_ERROR(channel->Connect(call.worker_address));
   ExchangeAnswer answer;
@@ -113,9 +167,13 @@ void CacheRank::Run() {
     const bool worked = data_plane_ != nullptr && data_plane_->RunOnce();
     if (frames > 0 || worked) progress_.fetch_add(1, std::memory_order_relaxed);
     const Clock::time_point now = Clock::now();
+    if (data_plane_ != nullptr) {
+      replicator_.RunOnce(data_plane_->store(), served_, executor_.get(), /*busy=*/frames > 0 || worked, now);
+    }
     if (now >= next_tick) {
       if (data_plane_ != nullptr) {
         data_plane_->Tick(now);
+        replicator_.Tick(data_plane_->store(), now);
         spans_->Sweep(data_plane_->store());
       }
       progress_.fetch_add(1, std::memory_order_relaxed);
@@ -125,6 +183,7 @@ void CacheRank::Run() {
     // Frames, Wake and returned window end the wait.
     transport_->Wait(std::chrono::duration_cast<std::chrono::microseconds>(next_tick - now), options_.spin);
   }
+  replicator_.Stop();
   queue_.Close();
   data_plane_.reset();
 }

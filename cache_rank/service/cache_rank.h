@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "cache_rank/metrics.h"
+#include "cache_rank/replica/replica_intake.h"
+#include "cache_rank/replica/replicator.h"
 #include "cache_rank/service/control_queue.h"
 #include "cache_rank/step/data_plane.h"
 #include "common/base/status.h"
@@ -22,6 +24,7 @@
 
 namespace winnow {
 
+class ReplicationServiceImpl;
 class StoredSpans;
 
 // A cache rank: stores sequences, selects for them and streams rows. Runs one data-plane thread (and the executor's
@@ -41,6 +44,8 @@ class CacheRank {
     std::chrono::milliseconds tick{50};             // of reclaiming and of looking for failed channels
     std::chrono::milliseconds call_timeout{10000};  // for calls whose client set no deadline
     SpanSink* spans = nullptr;                      // of traced sequences; null: none are traced
+    // To cache ranks that hold replicas; absent: NewChannel, not encrypted.
+    std::function<std::shared_ptr<grpc::Channel>(const std::string& address)> channels = nullptr;
   };
 
   // What a caller of Exchange says of its end of the channel.
@@ -72,7 +77,8 @@ class CacheRank {
   // down, or its streams keep that from ending.
   void Stop();
 
-  // CacheService and TransportService, to be registered at a server that is shut down before this object goes.
+  // CacheService, TransportService and ReplicationService, to be registered at a server that is shut down before this
+  // object goes.
   std::vector<grpc::Service*> services() const;
 
   // Any thread.
@@ -87,6 +93,11 @@ class CacheRank {
   // For the services: any thread. Commands get the data plane, null before the first Exchange.
   void Exchange(ExchangeCall call, OnExchanged on_exchanged, OnClosed on_closed);
   void CloseChannel(uint32_t channel_id);
+  absl::Status KeepReplica(std::chrono::system_clock::time_point deadline, const v1::KeepReplicaRequest& request);
+  // A stream that feeds replicas: its number, what it brings, and its end.
+  uint64_t BeginFeed() { return next_feed_.fetch_add(1); }
+  absl::StatusOr<v1::FeedResponse> TakeUpdates(uint64_t feed, const v1::FeedRequest& request);
+  void EndFeed(uint64_t feed);
   template <typename Command>  // StatusOr<T> command(DataPlane&)
   auto Call(std::chrono::system_clock::time_point deadline, Command command) {
     using Result = decltype(command(std::declval<DataPlane&>()));
@@ -99,6 +110,8 @@ class CacheRank {
  private:
   std::string_view model_digest() const;
   void Run();
+  // Makes the data plane for that model, or checks that it is for it.
+  absl::Status ServeModel(const v1::Fingerprint& fingerprint);
   absl::StatusOr<ExchangeAnswer> OpenChannel(const ExchangeCall& call, OnClosed on_closed);
 
   // Constant after construction.
@@ -110,14 +123,19 @@ class CacheRank {
   ControlQueue queue_;
   std::atomic<bool> stopping_{false};
   std::atomic<uint64_t> progress_{0};
+  std::atomic<uint64_t> next_feed_{1};
 
   // Data-plane thread, between Start and Stop.
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Executor> executor_;
-  std::unique_ptr<DataPlane> data_plane_;  // from the first Exchange on; destroyed before the transport
+  std::unique_ptr<DataPlane> data_plane_;  // from the first Exchange or feed on; destroyed before the transport
+  v1::Fingerprint served_;                 // of who came first
+  Replicator replicator_;
+  const ReplicaIntake intake_;
 
   const std::unique_ptr<StoredSpans> spans_;
   std::vector<std::unique_ptr<grpc::Service>> services_;
+  ReplicationServiceImpl* replication_service_;  // one of them
   std::thread thread_;
 };
 

@@ -88,16 +88,16 @@ grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
                                               v1::AttachSequenceResponse* response) {
-  const absl::StatusOr<DataPlane::Attached> attached =
-      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
-                   id = request->sequence_id(), max_restart = request->max_restart_position(),
-                   shard = ShardOf(*request), all_rows = request->wants_all_rows()](DataPlane& data_plane) {
-                    rank_->spans().End(data_plane.store().Find(id), "taken_over");
-                    auto attached = data_plane.AttachSequence(link, id, max_restart, shard, all_rows);
-                    if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
-                    return attached;
-                  });
+  const absl::StatusOr<DataPlane::Attached> attached = rank_->Call(
+      CallDeadline(*context, rank_->options().call_timeout),
+      [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()), id = request->sequence_id(),
+       max_restart = request->max_restart_position(), shard = ShardOf(*request), all_rows = request->wants_all_rows(),
+       call = request->call()](DataPlane& data_plane) {
+        rank_->spans().End(data_plane.store().Find(id), "taken_over");
+        auto attached = data_plane.AttachSequence(link, id, max_restart, shard, all_rows, call);
+        if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
+        return attached;
+      });
   if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);
   response->set_restart_position(attached->restart_position);
@@ -128,8 +128,9 @@ grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, con
                                                v1::ReleaseSequenceResponse*) {
   absl::Status released =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [this, id = request->sequence_id(), epoch = request->attach_epoch(),
-                   detach = request->detach()](DataPlane& data_plane) {
+                  [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(),
+                   link = LinkId(request->channel_id()), call = request->call()](DataPlane& data_plane) {
+                    if (call != 0) return data_plane.UndoAttach(link, id, call);
                     const CachedSequence* const held = data_plane.store().Find(id);
                     const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
                     if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");

@@ -1,5 +1,6 @@
 #include "cache_rank/step/data_plane.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "cache_rank/step/store_gauges.h"
@@ -10,6 +11,13 @@ namespace winnow {
 namespace {
 
 constexpr int kMostSelectionsInARow = 8;  // batches, while a prompt waits for attention to its prefix
+
+// Threads that take pages ahead of rows: a quarter of those that store them, as zeroing is faster than storing. Memory
+// that is used up at once needs none.
+int PageThreads(size_t memory_bytes, int workers) {
+  constexpr size_t kLittleMemoryBytes = size_t{256} << 20;
+  return memory_bytes < kLittleMemoryBytes ? 0 : std::clamp(workers / 4, 1, 4);
+}
 
 }  // namespace
 
@@ -25,7 +33,9 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Create(const Options& opti
   if (options.tiers.fast.memory_bytes > 0) {
     WINNOW_ASSIGN_OR_RETURN(tiers, RowTiers::Create(options.tiers, shape.layout, kernels, executor));
   }
-  WINNOW_ASSIGN_OR_RETURN(auto pool, KvBlockPool::Create(options.memory_bytes, shape.layout, std::move(tiers)));
+  WINNOW_ASSIGN_OR_RETURN(auto pool,
+                          KvBlockPool::Create(options.memory_bytes, shape.layout, std::move(tiers),
+                                              PageThreads(options.memory_bytes, kernels->num_workers(*executor))));
   std::unique_ptr<BatchSelector> batch_selector;
   if (options.new_batch_selector != nullptr) {
     WINNOW_ASSIGN_OR_RETURN(batch_selector, options.new_batch_selector(shape));
@@ -50,6 +60,8 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),
       attender_(options.attender, shape_.model, kernels, executor, &store_, &streamer_, metrics),
+      scrubber_(options.scrub_bytes_per_s, pool_.get(), &store_),
+      damage_(pool_.get(), &store_, &streamer_, metrics, options.on_damage),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
               &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, lanes_.get()) {
   if (lanes_ != nullptr) lanes_->UseTeam(executor);
@@ -124,8 +136,7 @@ void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
   if (lanes_ != nullptr) lanes_->Forget(sequence_id);
 }
 
-absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
-  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+absl::Status DataPlane::CheckServable(const SequenceStore::OpenOptions& options) const {
   const KvShard shard = options.shard.num_layers == 0 ? WholeModel(shape_.layout) : options.shard;
   WINNOW_RETURN_IF_ERROR(CheckShard(shape_.layout, shard));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
@@ -145,6 +156,20 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
                                                    ", the most that can be selected from"));
   }
   if (selects) WINNOW_RETURN_IF_ERROR(CheckEntriesFit(shape_.layout, options.spec, options.max_positions));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CachedSequence*> DataPlane::OpenReplica(uint64_t feed, const SequenceStore::OpenOptions& options) {
+  WINNOW_RETURN_IF_ERROR(CheckServable(options));
+  absl::StatusOr<CachedSequence*> sequence = store_.OpenReplica(feed, options);
+  if (sequence.ok()) ForgetOnDevices(options.sequence_id);
+  PublishGauges(store_, *pool_, metrics_);
+  return sequence;
+}
+
+absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  WINNOW_RETURN_IF_ERROR(CheckServable(options));
   frames_.lanes().TakeLandedOf(*link, options.sequence_id);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {
@@ -157,7 +182,8 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   if (cached > 0) {
     if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
     if (!options.pulls_prefix) {
-      streamer_.SendPrefix(*link, **sequence, {.num_layers = static_cast<uint32_t>(shard.num_layers), .end = cached});
+      streamer_.SendPrefix(*link, **sequence,
+                           {.num_layers = static_cast<uint32_t>((*sequence)->layout.num_layers), .end = cached});
     }
     streamer_.Pump(*link);
     metrics_->prefix_hits.Add(1);
@@ -194,7 +220,7 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
                                                               uint32_t max_restart_position, const KvShard& shard,
-                                                              bool wants_all_rows) {
+                                                              bool wants_all_rows, uint64_t call) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   if (before != nullptr && before->shard != (shard.num_layers == 0 ? WholeModel(shape_.layout) : shard)) {
@@ -203,8 +229,10 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
         " + ", before->shard.num_kv_heads, ", layers ", before->shard.first_layer, " + ", before->shard.num_layers));
   }
   const uint32_t old_link = before == nullptr ? 0 : before->channel;
+  const bool is_promoted = before != nullptr && before->is_replica;
   TakeRowsUnderWay(old_link);
-  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence, store_.Attach(link_id, sequence_id, max_restart_position));
+  WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence,
+                          store_.Attach(link_id, sequence_id, max_restart_position, call));
   if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
     streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
     streamer_.Pump(*old->second);
@@ -214,8 +242,16 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   streamer_.SendRefill(*link, *sequence, restart, wants_all_rows);
   streamer_.Pump(*link);
   metrics_->sequences_attached.Add(1);
+  metrics_->replicas_promoted.Add(is_promoted && restart > 0);
   PublishGauges(store_, *pool_, metrics_);
   return Attached{sequence->attach_epoch, restart, sequence->journal};
+}
+
+absl::Status DataPlane::UndoAttach(uint32_t link_id, uint64_t sequence_id, uint64_t call) {
+  if (!links_.contains(link_id)) return absl::OkStatus();
+  store_.UndoAttach(link_id, sequence_id, call, std::chrono::steady_clock::now());
+  PublishGauges(store_, *pool_, metrics_);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<DataPlane::Forked> DataPlane::ForkSequence(uint32_t link_id, uint64_t source_id, uint64_t sequence_id,
@@ -252,11 +288,23 @@ bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
   const bool waits_for_gpu = RunLanes();
-  if (Select() || prefetcher_.RunOnce(links_) || waits_for_gpu) return true;
+  const bool scrubbed = scrubber_.RunOnce();
+  GiveUpDamaged();
+  const bool worked = Select() || prefetcher_.RunOnce(links_);
+  GiveUpDamaged();
+  if (worked || scrubbed || waits_for_gpu) return true;
   for (const auto& [id, link] : links_) {
     if (!link->bulk.empty() && !link->bulk_waits && link->failure.ok()) return true;  // the next Pump goes on with it
   }
   return pool_->tiers() != nullptr && pool_->tiers()->Flush();
+}
+
+void DataPlane::GiveUpDamaged() {
+  const std::vector<uint64_t> given_up = damage_.Respond(links_);
+  if (given_up.empty()) return;
+  for (const uint64_t id : given_up) ForgetOnDevices(id);
+  for (auto& [id, link] : links_) streamer_.Pump(*link);  // who decodes them waits
+  PublishGauges(store_, *pool_, metrics_);
 }
 
 // Steps go first, but not for ever: a prompt waits for its prefix, too.
@@ -299,6 +347,12 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
     link.Fail(link.channel->failed());
     if (!link.failure.ok()) CloseLink(link.id, absl::Status(link.failure));
   }
+  scrubber_.Tick(now);
+  const Scrubber::Counts& scrubbed = scrubber_.counts();
+  metrics_->scrubbed_bytes.Set(scrubbed.bytes);
+  metrics_->scrub_passes.Set(scrubbed.passes);
+  metrics_->scrub_damaged_rows.Set(scrubbed.damaged_rows);
+  metrics_->mended_index_blocks.Set(scrubbed.mended_blocks);
   const size_t expired = store_.Reclaim(now);
   const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);

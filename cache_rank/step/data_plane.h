@@ -7,11 +7,13 @@
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/select/host/served_shape.h"
+#include "cache_rank/step/damage_response.h"
 #include "cache_rank/step/frame_handler.h"
 #include "cache_rank/step/prefetcher.h"
 #include "cache_rank/step/prefix_attender.h"
 #include "cache_rank/step/selector.h"
 #include "cache_rank/store/kv_block_pool.h"
+#include "cache_rank/store/scrubber.h"
 #include "cache_rank/store/sequence_store.h"
 #include "cache_rank/stream/device_lane.h"
 #include "cache_rank/stream/peer_link.h"
@@ -40,6 +42,10 @@ class DataPlane {
     std::shared_ptr<DeviceLanes> lanes = nullptr;
     // The lane to that inference rank has ended, and not with the cache rank. Data-plane thread.
     std::function<void(const std::string& rank, const absl::Status& why)> on_lane_ended = nullptr;
+    // That are read to find damage before somebody needs them; 0: none are.
+    uint64_t scrub_bytes_per_s = 0;
+    // Told of each sequence that is given up for a damaged row, and of which row. Data-plane thread.
+    DamageResponse::OnDamage on_damage = nullptr;
   };
 
   // The executor, the metrics and the projection must outlive it. `projection` may be null: then sequences that ask for
@@ -54,6 +60,7 @@ class DataPlane {
   const KvBlockPool& blocks() const { return *pool_; }
   const RowTiers* tiers() const { return pool_->tiers(); }  // null: one tier
   const SequenceStore& store() const { return store_; }
+  SequenceStore& store() { return store_; }
 
   // Takes over a connected channel. `on_closed` is called once, from Tick or CloseLink, when the link ends for a reason
   // of this side.
@@ -71,6 +78,8 @@ class DataPlane {
     uint32_t cached_tokens = 0;  // positions below are there; their rows follow as Refill frames
   };
   absl::StatusOr<Opened> OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options);
+  // A replica that `feed` fills, with the refusals of OpenSequence.
+  absl::StatusOr<CachedSequence*> OpenReplica(uint64_t feed, const SequenceStore::OpenOptions& options);
   struct Attached {
     uint32_t attach_epoch = 0;
     uint32_t restart_position = 0;
@@ -79,9 +88,11 @@ class DataPlane {
   // Sends rows of layers of the model, which the sequence has. OUT_OF_RANGE when it has not.
   absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
   // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it. Refill frames
-  // follow: all rows, or those that a working set begins with.
+  // follow: all rows, or those that a working set begins with. `call`: its number (SequenceStore::Attach).
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
-                                          const KvShard& shard = {}, bool wants_all_rows = false);
+                                          const KvShard& shard = {}, bool wants_all_rows = false, uint64_t call = 0);
+  // Whatever the call did ends with the channel, so that there is nothing to undo where that is not open.
+  absl::Status UndoAttach(uint32_t link_id, uint64_t sequence_id, uint64_t call);
   // The fork's working set is the caller's to fill: it sends no Refill.
   struct Forked {
     uint32_t attach_epoch = 0;
@@ -105,6 +116,8 @@ class DataPlane {
             const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
             const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
   absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
+  // Whether sequences of that kind can be served here at all.
+  absl::Status CheckServable(const SequenceStore::OpenOptions& options) const;
   // Waits for the rows that the link's lane has under way: they belong to its sequences still.
   void TakeRowsUnderWay(uint32_t link_id);
   // A sequence of this number is gone or begins anew.
@@ -112,6 +125,8 @@ class DataPlane {
   bool RunLanes();
   // A batch of selections, or a piece of attention to a prefix.
   bool Select();
+  // What was found damaged is given up before anything else is done with it.
+  void GiveUpDamaged();
 
   // Constant after construction.
   const ServedShape shape_;
@@ -128,6 +143,8 @@ class DataPlane {
   Selector selector_;
   Prefetcher prefetcher_;
   PrefixAttender attender_;
+  Scrubber scrubber_;
+  DamageResponse damage_;
   int selections_in_a_row_ = 0;  // since a piece of attention to a prefix
   FrameHandler frames_;
   PeerLinks links_;

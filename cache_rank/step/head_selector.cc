@@ -178,6 +178,9 @@ void HeadSelector::Judge(BatchRow& row, int head_index, int worker) {
   if (with_selecting_query && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass.mass;
   HeadPartial& partial = *row.partials[head_index];
   JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
+  if (partial.rows_read > 0) {
+    sequence.kv.CheckRows(row.layer_index, head_index, std::span<const uint32_t>(*judge_scratch_[worker].read_rows));
+  }
   row.grew[head_index] = head.growth.Record(row.position, partial.rows_needed);
 }
 

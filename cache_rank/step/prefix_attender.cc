@@ -122,6 +122,7 @@ void PrefixAttender::RunPiece(const CachedSequence& sequence, PrefixQueries& wor
 void PrefixAttender::RunItem(int item, int worker) {
   const int kv_head = item / blocks_;
   const uint32_t begin = static_cast<uint32_t>(item % blocks_) * block_queries_;
+  if (begin == 0) sequence_->kv.CheckRows(work_->layer, kv_head, work_->next_key, end_key_);
   const int num_heads = sequence_->layout.num_query_heads, group = model_.group_size;
   const size_t first_head = static_cast<size_t>(begin) * num_heads + static_cast<size_t>(kv_head) * group;
   const int state_floats = PrefillStateFloats(model_.head_dim);

@@ -99,7 +99,8 @@ void SelectionBatch::Run(PeerLink& link) {
   const TimelineSpan span(metrics_->timeline, SpanOf(work_), static_cast<uint16_t>(layer_), plan,
                           static_cast<uint32_t>(num_rows_));
   for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
-    if (rows_[i].judges) rows_[i].sequence->kv.SettleRows(layer_);
+    const SequenceKv& kv = rows_[i].sequence->kv;
+    if (rows_[i].judges || !kv.keys_have_tiles()) kv.SettleRows(layer_);
   }
   const auto start = std::chrono::steady_clock::now();
   if (work_ == SelectionWork::kSelect && elsewhere_ != nullptr) SelectElsewhere();

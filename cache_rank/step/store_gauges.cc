@@ -21,6 +21,7 @@ void PublishTiers(const RowTiers& tiers, CacheRankMetrics* metrics) {
   metrics->tier_scattered_rows.Set(counts.scattered_rows);
   metrics->tier_scatters.Set(counts.scatters);
   metrics->tier_scatter_seconds.Set(counts.scatter_seconds);
+  metrics->damaged_copies.Set(counts.damaged_copies);
 }
 
 }  // namespace
@@ -28,6 +29,7 @@ void PublishTiers(const RowTiers& tiers, CacheRankMetrics* metrics) {
 void PublishGauges(const SequenceStore& store, const KvBlockPool& pool, CacheRankMetrics* metrics) {
   metrics->active_sequences.Set(store.active());
   metrics->detached_sequences.Set(store.detached());
+  metrics->replicas.Set(store.replicas());
   metrics->sharded_sequences.Set(store.CountSharded());
   // What gives way to any sequence that needs room counts as free.
   const PrefixCache& prefixes = store.prefixes();

@@ -87,7 +87,7 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   // Streaming heads refill the ring from the newest rows only.
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t refilled = std::max(position > ring ? position - ring : 0, spec.sink_tokens);
-  return kv.FirstKeptBelow(position) > refilled ? 0 : position;
+  return std::max(kv.FirstKeptBelow(position), first_copied) > refilled ? 0 : position;
 }
 
 bool CachedSequence::HoldsPastQueries(uint32_t position) const {
@@ -100,6 +100,7 @@ bool CachedSequence::HoldsPastQueries(uint32_t position) const {
 absl::Status CachedSequence::Restart(uint32_t position) {
   WINNOW_RETURN_IF_ERROR(kv.Truncate(position));
   journal.Truncate(position);
+  rewound_to = std::min(rewound_to, position);
   attach_position = position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);

@@ -1,6 +1,7 @@
 #pragma once
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,11 +58,25 @@ struct CachedSequence {
   std::vector<uint32_t> prefix_token_ids;
   std::string prefix_salt;
   PrefixCache::Lease prefix;
+  // What it was opened with, for a replica to be opened with: all of the prompt (null where nothing is shared), and the
+  // salt as the inference rank said it. Forks share the prompt with their source.
+  std::shared_ptr<const std::vector<uint32_t>> prompt_token_ids;
+  std::string opened_with_salt;
 
   // Who may send: the frames' attach_epoch and channel must be these. Channel 0: detached.
   uint32_t attach_epoch = 1;
+  uint64_t attach_call = 0;  // of the channel: which call has attached it; 0: one that has no number
   uint32_t channel = 0;
   std::chrono::steady_clock::time_point detached_at;
+
+  // A copy of a sequence that another cache rank holds, never attached to here; and the stream that feeds it, 0 when
+  // that has ended.
+  bool is_replica = false;
+  uint64_t feed = 0;
+  // The lowest position that it was restarted at since whoever feeds its replica has looked.
+  uint32_t rewound_to = UINT32_MAX;
+  // Rows of streaming lists below, beside the sinks, were not there to be copied.
+  uint32_t first_copied = 0;
 
   std::vector<LayerSelection> layers;
   PlanSeat seat;

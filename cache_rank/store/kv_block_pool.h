@@ -1,4 +1,5 @@
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -6,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "cache_rank/store/page_taker.h"
+#include "cache_rank/store/row_checksums.h"
 #include "cache_rank/store/row_tiers.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
@@ -40,6 +43,9 @@ class KvBlock {
   bool shared() const;      // somebody else refers to it too
   std::byte* rows() const;  // [kBlockTokens]
   std::byte* tile() const;
+  // That the tile may take; of a block of pages, which has no tile, that its row area may.
+  size_t tile_bytes() const;
+  size_t page_bytes() const;
   uint32_t number() const { return index_; }  // in its pool
   size_t index_bytes() const;                 // in the fast tier
 
@@ -95,9 +101,10 @@ class KvBlockReservation {
 class KvBlockPool {
  public:
   // As many blocks as fit `memory_bytes`; INVALID_ARGUMENT when that is less than one of each kv head of a layer.
-  // `tiers` may be null: one tier.
+  // `tiers` may be null: one tier. So many threads take pages for blocks that were promised, before these are filled.
   static absl::StatusOr<std::unique_ptr<KvBlockPool>> Create(size_t memory_bytes, const KvLayout& layout,
-                                                             std::unique_ptr<RowTiers> tiers = nullptr);
+                                                             std::unique_ptr<RowTiers> tiers = nullptr,
+                                                             int page_threads = 0);
   ~KvBlockPool();
   KvBlockPool(const KvBlockPool&) = delete;
   KvBlockPool& operator=(const KvBlockPool&) = delete;
@@ -112,6 +119,14 @@ class KvBlockPool {
   void ClearTile(const KvBlock& block) const;
 
   RowTiers* tiers() const { return tiers_.get(); }  // null: one tier
+  // Of the rows of all blocks; a block begins without rows, and a copy with those of its source.
+  RowChecksums& checksums() const { return *checksums_; }
+  // Damaged rows that readers noted; any thread.
+  void CountDamage() { damage_count_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t damage_count() const { return damage_count_.load(std::memory_order_relaxed); }
+  bool in_use(uint32_t block) const { return references_[block] > 0; }
+  // The place of a block's rows, in the large tier where there are two.
+  const std::byte* stored_rows(uint32_t block) const { return arena_ + block * block_bytes_; }
 
   size_t total() const { return total_; }
   size_t used() const { return used_; }
@@ -129,8 +144,9 @@ class KvBlockPool {
     IndexParts parts;
   };
   KvBlockPool(std::byte* arena, size_t arena_bytes, size_t total, const KvLayout& layout,
-              std::unique_ptr<RowTiers> tiers);
+              std::unique_ptr<RowTiers> tiers, std::unique_ptr<RowChecksums> checksums, int page_threads);
   absl::Status Promise(size_t blocks, size_t index_bytes);
+  void TakePages();
   void Unref(uint32_t index, bool keeps_index_promised = false);
 
   std::byte* const arena_;
@@ -144,8 +160,11 @@ class KvBlockPool {
   std::vector<uint32_t> free_;        // below next_fresh_, newest last
   std::vector<uint32_t> references_;  // by block
   const std::unique_ptr<RowTiers> tiers_;
+  const std::unique_ptr<RowChecksums> checksums_;
   std::vector<FastParts> fast_parts_;  // by block, with two tiers
   std::function<void(size_t, size_t)> reclaimer_;
+  std::unique_ptr<PageTaker> page_taker_;  // null: pages are taken as they are written to
+  std::atomic<uint64_t> damage_count_{0};
 };
 
 // Bytes of one block: rows, then the tile.

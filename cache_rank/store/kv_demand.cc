@@ -25,7 +25,8 @@ absl::Status CheckIndex(const KvLayout& layout, const IndexLayout& index) {
 }  // namespace
 
 IndexParts KeyParts(const KvLayout& layout, const IndexLayout& index) {
-  if (!index.scores_keys) return {};
+  // Keys of int8 are scored in their rows, but where these lie in a slower tier.
+  if (!index.scores_keys && !(layout.dtype == Dtype::kI8 && index.page_tokens > 0)) return {};
   return {.tile_bytes = RoundUp64(IndexTileBytes(IndexedDim(layout, index), index.key_dtype.value_or(layout.dtype)))};
 }
 

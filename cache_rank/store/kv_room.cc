@@ -27,7 +27,7 @@ absl::StatusOr<KvRoom> RoomFor(const KvLayout& layout, const SelectionSpec& spec
   room.block_bytes = BlockBytes(layout);
   room.total_blocks = std::min<size_t>(memory_bytes / room.block_bytes, UINT32_MAX);
   room.fast_bytes = SIZE_MAX;
-  room.demand = DemandOf(layout, IndexLayoutFor(spec), KvRetention::Of(spec, layout), positions);
+  room.demand = DemandOf(layout, IndexLayoutFor(spec, layout.dtype), KvRetention::Of(spec, layout), positions);
   if (fast_memory_bytes == 0) return room;
   RowTiers::Options tiers;
   tiers.fast.memory_bytes = fast_memory_bytes;

@@ -28,7 +28,7 @@ std::vector<const PrefixUnit*> PrefixCache::Lease::units() const {
 
 PrefixCache::~PrefixCache() {
   while (!idle_.empty()) EvictOldest();
-  WINNOW_CHECK(units_.empty());
+  WINNOW_CHECK(units_.empty() && forgotten_.empty());
 }
 
 PrefixCache::Unit* PrefixCache::Next(Unit* parent, uint64_t hash, const std::string& salt,
@@ -89,8 +89,9 @@ void PrefixCache::Pin(Unit* unit) {
   for (; unit != nullptr && unit->pins++ == 0; unit = unit->parent) RemoveIdle(unit);
 }
 
-void PrefixCache::Unpin(Unit* unit) {
-  for (; unit != nullptr && --unit->pins == 0; unit = unit->parent) AddIdle(unit);
+void PrefixCache::Unpin(Unit* last) {
+  for (Unit* unit = last; unit != nullptr && --unit->pins == 0; unit = unit->parent) AddIdle(unit);
+  EvictForgotten(last);
   while (idle_blocks_ > max_idle_blocks_) EvictOldest();
 }
 
@@ -106,14 +107,49 @@ void PrefixCache::RemoveIdle(Unit* unit) {
   idle_index_bytes_ -= unit->index_bytes;
 }
 
-void PrefixCache::EvictOldest() {
-  Unit* unit = idle_.front();
+void PrefixCache::Evict(Unit* unit) {
   WINNOW_CHECK(unit->pins == 0 && unit->children == 0);
   RemoveIdle(unit);
   if (unit->parent != nullptr) --unit->parent->children;
   blocks_ -= unit->kept.blocks();
   ++evicted_units_;
-  units_.erase(unit->hash);
+  if (unit->forgotten) {
+    forgotten_.erase(unit);
+  } else {
+    units_.erase(unit->hash);
+  }
+}
+
+void PrefixCache::EvictForgotten(Unit* unit) {
+  while (unit != nullptr && unit->forgotten && unit->pins == 0 && unit->children == 0) {
+    Evict(std::exchange(unit, unit->parent));
+  }
+}
+
+size_t PrefixCache::Forget(uint32_t block_number) {
+  const auto holds = [&](const Unit& unit) {
+    return std::any_of(unit.kept.rows.begin(), unit.kept.rows.end(),
+                       [&](const KvBlock& block) { return block.number() == block_number; });
+  };
+  std::vector<Unit*> forgotten;
+  for (const auto& [hash, unit] : units_) {
+    for (const Unit* of = unit.get(); of != nullptr; of = of->parent) {
+      if (!holds(*of)) continue;
+      forgotten.push_back(unit.get());
+      break;
+    }
+  }
+  for (Unit* unit : forgotten) {
+    unit->forgotten = true;
+    auto node = units_.extract(unit->hash);
+    forgotten_[unit] = std::move(node.mapped());
+  }
+  // Later positions before earlier ones, which they keep.
+  std::sort(forgotten.begin(), forgotten.end(), [](const Unit* a, const Unit* b) { return a->depth > b->depth; });
+  for (Unit* unit : forgotten) {
+    if (unit->pins == 0 && unit->children == 0) Evict(unit);
+  }
+  return forgotten.size();
 }
 
 void PrefixCache::MakeRoom(const KvBlockPool& pool, size_t blocks, size_t index_bytes) {

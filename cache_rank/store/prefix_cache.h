@@ -29,7 +29,8 @@ struct PrefixUnit {
 //
 // A lease on a unit keeps it and all units before it. Units without a lease on them or after them are evicted, the
 // longest unused first and later positions before earlier ones: at once where they exceed the limit, otherwise when
-// MakeRoom asks. One thread; leases must not outlive the cache, nor the cache the pool.
+// MakeRoom asks. Units that are forgotten are found no more. One thread; leases must not outlive the cache, nor the
+// cache the pool.
 class PrefixCache {
   struct Unit;
 
@@ -71,11 +72,14 @@ class PrefixCache {
   // Holds all whole blocks of `tokens`: those that are missing come from `unit_at`, called with their number.
   Lease Insert(const std::string& salt, std::span<const uint32_t> tokens,
                const std::function<PrefixUnit(size_t)>& unit_at);
+  // No prompt is given that block any more, nor what follows it: units go as soon as nobody uses them. Returns how many
+  // units that are.
+  size_t Forget(uint32_t block_number);
   // Evicts until the pool has `blocks` free, and `index_bytes` of its fast tier, but nothing if that cannot be reached.
   void MakeRoom(const KvBlockPool& pool, size_t blocks, size_t index_bytes = 0);
 
   bool enabled() const { return max_idle_blocks_ > 0; }
-  size_t units() const { return units_.size(); }
+  size_t units() const { return units_.size(); }  // that can be found
   size_t blocks() const { return blocks_; }
   size_t idle_blocks() const { return idle_blocks_; }  // of units that no lease keeps
   uint64_t evicted_units() const { return evicted_units_; }
@@ -91,6 +95,7 @@ class PrefixCache {
     size_t index_bytes = 0;  // of kept
     size_t pins = 0;         // leases on it, and children with pins
     size_t children = 0;
+    bool forgotten = false;
     std::list<Unit*>::iterator idle;  // while pins is 0
   };
 
@@ -101,10 +106,14 @@ class PrefixCache {
   // To and from the units that no lease keeps.
   void AddIdle(Unit* unit);
   void RemoveIdle(Unit* unit);
-  void EvictOldest();
+  void EvictOldest() { Evict(idle_.front()); }
+  void Evict(Unit* unit);
+  // Those of the unit and the ones before it that are forgotten and that nobody uses.
+  void EvictForgotten(Unit* unit);
 
   const size_t max_idle_blocks_;
   std::unordered_map<uint64_t, std::unique_ptr<Unit>> units_;  // by hash
+  std::unordered_map<Unit*, std::unique_ptr<Unit>> forgotten_;
   std::list<Unit*> idle_;  // longest unused first; children stand before their parents
   size_t blocks_ = 0;
   size_t idle_blocks_ = 0;

@@ -55,6 +55,7 @@ RowTiers::RowTiers(const Options& options, size_t staging_bytes, const KvLayout&
 
 const std::byte* RowTiers::Stage(const std::byte* rows, size_t bytes) {
   if (staged_bytes_ + bytes > staging_.size()) Flush();
+  flushes_before_write_ = flushes_;
   if (bytes > staging_.size()) return rows;
   std::byte* staged = staging_.data() + staged_bytes_;
   std::memcpy(staged, rows, bytes);
@@ -64,7 +65,7 @@ const std::byte* RowTiers::Stage(const std::byte* rows, size_t bytes) {
 
 void RowTiers::EndWrite(const std::byte* staged) {
   const bool in_staging = staged >= staging_.data() && staged < staging_.data() + staging_.size();
-  if (!in_staging) Flush();
+  if (!in_staging || flushes_ != flushes_before_write_) Flush();
 }
 
 bool RowTiers::Flush() {
@@ -122,6 +123,13 @@ uint32_t RowTiers::Gather(const BlockList& rows, size_t complete_blocks, std::sp
   ++counts_.gathers;
   counts_.gather_seconds += SecondsSince(start);
   return loaded;
+}
+
+bool RowTiers::GiveUpCopy(uint32_t block) {
+  if (fast_.Find(block) == nullptr) return false;
+  fast_.Drop(block);
+  ++counts_.damaged_copies;
+  return true;
 }
 
 uint32_t RowTiers::CopyRun(uint32_t block, const std::byte* block_rows, uint32_t first, uint32_t count,

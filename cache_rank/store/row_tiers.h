@@ -39,6 +39,7 @@ class RowTiers {
     uint64_t scattered_rows = 0;
     uint64_t scatters = 0;
     double scatter_seconds = 0;
+    uint64_t damaged_copies = 0;  // given up: rows in the large tier were right, or their blocks are damaged, too
   };
 
   // INVALID_ARGUMENT with the arithmetic when the memory is less than staging and one block per kv head.
@@ -54,7 +55,8 @@ class RowTiers {
   const Counts& counts() const { return counts_; }
 
   // Rows of one Append: where they can be read until they are scattered, and Scatter for each run of them. What does
-  // not fit staging at all stays where it is, and is scattered by EndWrite.
+  // not fit staging at all stays where it is, and is scattered by EndWrite. So is the rest of a write in whose course
+  // there was a flush: its staging is free for the next one, and who compares flushes() takes all of it for settled.
   const std::byte* Stage(const std::byte* rows, size_t bytes);
   void Scatter(const std::byte* from, std::byte* to, size_t bytes) { runs_.push_back({from, to, bytes}); }
   void EndWrite(const std::byte* staged);
@@ -68,6 +70,9 @@ class RowTiers {
   uint32_t Gather(const BlockList& rows, size_t complete_blocks, std::span<const uint32_t> positions, std::byte* out);
   // Rows [first, first + count) of one block; loads nothing. `block_rows` is its place in the large tier.
   uint32_t CopyRun(uint32_t block, const std::byte* block_rows, uint32_t first, uint32_t count, std::byte* out);
+  // Gives up the copy of a block, of which a row was found damaged, so that the large tier is read again. False when
+  // there is none.
+  bool GiveUpCopy(uint32_t block);
 
  private:
   struct Run {
@@ -89,6 +94,7 @@ class RowTiers {
   size_t staged_bytes_ = 0;
   std::vector<Run> runs_;
   uint64_t flushes_ = 0;
+  uint64_t flushes_before_write_ = 0;  // of the last write
   Counts counts_;
   // Of the gather under way.
   std::vector<const void*> blocks_;

@@ -62,7 +62,8 @@ SequenceKv::SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const 
       rows_(layout.num_layers),
       key_parts_(KeyParts(layout, index)),
       page_parts_(PageParts(layout, index)),
-      unsettled_(layout.num_layers) {
+      unsettled_(layout.num_layers),
+      damage_(std::make_unique<DamageNote>()) {
   if (index.page_tokens > 0) indexer_ = std::make_unique<PageIndexer>(kernels, layout, index);
   for (HeadBlocks& head : lists_) head.Reserve(index, max_positions);
 }
@@ -128,6 +129,7 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
   WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
   const size_t row_bytes = layout_.row_bytes();
   RowTiers* const tiers = pool_->tiers();
+  const std::byte* arrived = rows;
   const std::byte* const staged =
       tiers == nullptr ? nullptr : tiers->Stage(rows, layout_.num_kv_heads * count * row_bytes);
   if (tiers != nullptr) {
@@ -142,14 +144,16 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
       const uint32_t n = std::min<uint32_t>(count - done, kBlockTokens - first_row);
       if (first_row == 0) lists.rows.Push(reservation_.Allocate(streams ? IndexParts() : key_parts_));
       const KvBlock& tail = lists.rows.back();
+      pool_->checksums().Set(tail.number(), first_row, n, arrived);
       std::byte* const place = tail.rows() + first_row * row_bytes;
       if (tiers == nullptr) {
         std::memcpy(place, rows, n * row_bytes);
       } else {
         tiers->Scatter(rows, place, n * row_bytes);
       }
-      IndexRows(rows, n, first_row, tail);
+      if (HasTile(tail)) IndexRows(rows, n, first_row, tail.tile());
       rows += n * row_bytes;
+      arrived += n * row_bytes;
       done += n;
       if (streams) GiveBack(lists.rows, position + done);
     }
@@ -164,14 +168,14 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
   return absl::OkStatus();
 }
 
-void SequenceKv::IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, const KvBlock& block) const {
+void SequenceKv::IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, std::byte* tile) const {
   kernels_->index_keys({.rows = rows + IndexedOffsetBytes(layout_, index_layout_),
-                        .row_elements = static_cast<int>(layout_.row.elements(layout_.head_dim)),
+                        .row_elements = static_cast<int>(layout_.row_bytes() / DtypeBytes(layout_.dtype)),
                         .num_rows = static_cast<int>(count),
                         .first_row = static_cast<int>(first_row),
                         .head_dim = IndexedDim(layout_, index_layout_),
                         .dtype = layout_.dtype,
-                        .tile = block.tile(),
+                        .tile = tile,
                         .tile_dtype = index_layout_.key_dtype});
 }
 
@@ -194,8 +198,9 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
     const KvBlock& to = list(layer, head).rows[block];
     const uint32_t first_row = begin % kBlockTokens;
     if (first_row == 0) pool_->ClearTile(to);
+    pool_->checksums().Set(to.number(), first_row, end - begin, from);
     std::memcpy(to.rows() + first_row * layout_.row_bytes(), from, (end - begin) * layout_.row_bytes());
-    IndexRows(from, end - begin, first_row, to);
+    if (HasTile(to)) IndexRows(from, end - begin, first_row, to.tile());
   };
   constexpr int kGrain = 4;  // blocks
   const int units = num_blocks * layout_.num_kv_heads;
@@ -280,22 +285,27 @@ void SequenceKv::IndexTogether(int layer, int end_layer, uint32_t page, uint32_t
 }
 
 void SequenceKv::IndexPage(const HeadBlocks& head, uint32_t page) const {
-  const uint32_t block = page / kBlockTokens, slot = page % kBlockTokens;
+  const uint32_t block = page / kBlockTokens;
+  // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes no more than the rows of a block and their tile.
+  IndexPageInto(head, page, head.bounds[block].rows(), index_layout_.cuboid ? head.cuboids[block].rows() : nullptr);
+}
+
+void SequenceKv::IndexPageInto(const HeadBlocks& head, uint32_t page, std::byte* bounds, std::byte* cuboids) const {
   const uint32_t first_row = page * index_layout_.page_tokens;
   const size_t first_block = first_row / kBlockTokens;
-  // A tile of kBlockTokens pseudo-keys of 2 * head_dim takes no more than the rows of a block and their tile.
   indexer_->Index(head.rows.rows() + first_block, head.rows.tiles() + first_block, first_row % kBlockTokens,
-                  static_cast<int>(slot), head.bounds[block].rows(),
-                  index_layout_.cuboid ? head.cuboids[block].rows() : nullptr);
+                  static_cast<int>(page % kBlockTokens), bounds, cuboids);
 }
 
 HeadIndex SequenceKv::index(int layer, int head) const {
   const HeadBlocks& lists = list(layer, head);
-  return {.keys = lists.rows.tiles(),
+  const bool keys_in_rows = !keys_have_tiles();
+  return {.keys = keys_in_rows ? lists.rows.rows() : lists.rows.tiles(),
           .bounds = index_layout_.page_tokens > 0 ? lists.bounds.rows() : nullptr,
           .cuboids = index_layout_.cuboid ? lists.cuboids.rows() : nullptr,
           .dtype = index_layout_.key_dtype.value_or(layout_.dtype),
           .page_dtype = index_layout_.page_dtype().value_or(layout_.dtype),
+          .keys_in_rows = keys_in_rows,
           .page_tokens = index_layout_.page_tokens};
 }
 
@@ -347,6 +357,7 @@ void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, s
     } else {
       std::memcpy(out, block.rows() + row * row_bytes, n * row_bytes);
     }
+    if (block) CheckCopied(layer, head, block, first, n, out);
     out += n * row_bytes;
     first += n;
     count -= n;
@@ -382,13 +393,14 @@ void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> posit
   if (RowTiers* const tiers = pool_->tiers()) {
     Settle(layer, positions.back() + 1);
     loaded_rows_ += tiers->Gather(blocks, rows_[layer] / kBlockTokens, positions, out);
-    return;
+  } else {
+    kernels_->gather_rows({.blocks = blocks.rows(),
+                           .positions = positions.data(),
+                           .num_rows = static_cast<uint32_t>(positions.size()),
+                           .row_bytes = layout_.row_bytes(),
+                           .out = out});
   }
-  kernels_->gather_rows({.blocks = blocks.rows(),
-                         .positions = positions.data(),
-                         .num_rows = static_cast<uint32_t>(positions.size()),
-                         .row_bytes = layout_.row_bytes(),
-                         .out = out});
+  CheckGathered(layer, head, positions, out);
 }
 
 size_t SequenceKv::index_bytes() const {

@@ -2,11 +2,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "cache_rank/index/index_layout.h"
 #include "cache_rank/index/page_indexer.h"
+#include "cache_rank/store/damage.h"
 #include "cache_rank/store/head_blocks.h"
 #include "cache_rank/store/kv_block_pool.h"
 #include "cache_rank/store/kv_retention.h"
@@ -24,6 +26,10 @@ namespace winnow {
 // reserved at creation, so an append within them never fails for want of memory. A streaming head keeps what
 // KvRetention says and no pages: its blocks in between go back as the sequence grows, its few blocks are never shared.
 // One thread writes; rows below rows(layer) that are kept may be read by any thread meanwhile.
+//
+// Every read compares rows with their checksums (RowChecksums) where it took them to. A row that differs is noted, once
+// (damage): it was copied all the same, and nothing that was read of the sequence may leave the process any more. The
+// index has no checksums: it is made of rows, and MendIndex compares it with what they give.
 class SequenceKv {
  public:
   // RESOURCE_EXHAUSTED with the arithmetic when the blocks do not fit, INVALID_ARGUMENT when the index cannot be kept
@@ -60,8 +66,8 @@ class SequenceKv {
   // Rows from here up to `position` are there in every list, beside the sinks.
   uint32_t FirstKeptBelow(uint32_t position) const;
 
-  // [ceil(rows / kBlockTokens)] pointers to the index tiles, and to the rows, of one (layer, kv head); null for blocks
-  // that were given back.
+  // [ceil(rows / kBlockTokens)] pointers to the index tiles, where rows have some, and to the rows, of one (layer, kv
+  // head); null for blocks that were given back.
   const void* const* tiles(int layer, int head) const { return list(layer, head).rows.tiles(); }
   const void* const* row_blocks(int layer, int head) const { return list(layer, head).rows.rows(); }
   // Of the pool: which block holds rows [b * kBlockTokens, ...) of one (layer, kv head).
@@ -69,6 +75,10 @@ class SequenceKv {
   // All that is kept of its keys; pages up to CompletePages(index_layout(), rows(layer)).
   HeadIndex index(int layer, int head) const;
   const IndexLayout& index_layout() const { return index_layout_; }
+  // Keys of int8 are scored in their rows, but where these lie in a slower tier.
+  bool keys_have_tiles() const {
+    return layout_.dtype != Dtype::kI8 || (pool_->tiers() != nullptr && key_parts_.tile_bytes > 0);
+  }
   // Copies rows [first, first + count) of one (layer, kv head) to out; zeros for rows that were given back. Data-plane
   // thread, as it may move rows between tiers.
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
@@ -81,6 +91,28 @@ class SequenceKv {
   // The same of its rows below `end`; false when some of them are not there, or were given back.
   bool SettleRowsBelow(int layer, uint32_t end) const;
 
+  // For readers of row_blocks(): false, and noted, when a row of [first, end), or one at these positions, is damaged;
+  // rows that were given back are not looked at. Any thread, once they are settled.
+  bool CheckRows(int layer, int head, uint32_t first, uint32_t end) const;
+  bool CheckRows(int layer, int head, std::span<const uint32_t> positions) const;
+  // The first damaged row that a read, or NoteDamage, has found.
+  std::optional<DamagedRow> damage() const { return damage_->Read(); }
+  bool is_damaged() const { return damage_->is_set(); }
+  void NoteDamage(const DamagedRow& row) const;
+  // Which of its rows lie in that block of the pool: the first of one list; none: no block of its rows.
+  std::optional<DamagedRow> FindBlock(uint32_t block_number) const;
+
+  // Blocks of a list: those of rows, whose tiles are index, then the pages'.
+  size_t index_blocks(size_t list) const;
+  // Of the pool, of the b-th of them; none: it is one of pages, or was given back.
+  std::optional<uint32_t> row_block_number(size_t list, size_t b) const;
+  struct IndexCheck {
+    size_t bytes = 0;  // that were looked at
+    bool differed = false;
+  };
+  // Makes the b-th of them anew from the rows and puts right what differs. Data-plane thread, while nobody reads.
+  IndexCheck MendIndex(size_t list, size_t b, std::vector<std::byte>& scratch);
+
   // Rows read from the large tier for this sequence, by CopyRows and GatherRows; 0 with one tier.
   uint64_t loaded_rows() const { return loaded_rows_; }
   size_t blocks() const;       // references held, shared ones included
@@ -91,9 +123,11 @@ class SequenceKv {
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
   absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
-  // The keys of rows [first_row, first_row + count) of a block, into its tile.
-  void IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, const KvBlock& block) const;
+  // The keys of rows [first_row, first_row + count) of a block, into a tile.
+  void IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, std::byte* tile) const;
   void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
+  // A block of rows of int8 has no place for a tile of its own.
+  bool HasTile(const KvBlock& block) const { return layout_.dtype != Dtype::kI8 || block.index_bytes() > 0; }
   HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }
   const HeadBlocks& list(int layer, int head) const { return lists_[layout_.list(layer, head)]; }
   void Adopt(std::span<const PrefixUnit* const> prefix);
@@ -106,6 +140,15 @@ class SequenceKv {
   void IndexTogether(int layer, int end_layer, uint32_t page, uint32_t end, Executor& team);
   void TakePageBlocks(HeadBlocks& head, uint32_t pages);
   void IndexPage(const HeadBlocks& head, uint32_t page) const;
+  // Into tiles, of which `cuboids` may be null.
+  void IndexPageInto(const HeadBlocks& head, uint32_t page, std::byte* bounds, std::byte* cuboids) const;
+  // Compares rows that were copied to `out` with their checksums.
+  void CheckCopied(int layer, int head, const KvBlock& block, uint32_t position, uint32_t count, std::byte* out) const;
+  void CheckGathered(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
+  // A copy in the fast tier may be damaged where the row in the large one is not.
+  bool ReadAgain(const KvBlock& block, uint32_t row, std::byte* out) const;
+  IndexCheck MendTile(size_t list, size_t b, std::vector<std::byte>& scratch);
+  IndexCheck MendPages(size_t list, size_t b, bool cuboids, std::vector<std::byte>& scratch);
 
   KvBlockPool* pool_;
   const KernelTable* kernels_;
@@ -124,6 +167,7 @@ class SequenceKv {
   };
   std::vector<Unsettled> unsettled_;  // [num_layers]
   mutable uint64_t loaded_rows_ = 0;  // a statistic of reading
+  std::unique_ptr<DamageNote> damage_;
 };
 
 }  // namespace winnow

@@ -9,6 +9,7 @@ namespace {
 
 // More than calls can be under way; they are numbers that nobody takes again.
 constexpr size_t kMaxReleasedEarly = 16384;
+constexpr size_t kMaxUndoneCalls = 16384;
 
 absl::Status NotFound(uint64_t sequence_id) {
   return absl::NotFoundError(absl::StrCat("sequence ", sequence_id, " is not on this cache rank"));
@@ -45,15 +46,43 @@ SequenceStore::~SequenceStore() {
 }
 
 absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const OpenOptions& options) {
-  if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
   if (released_early_.contains(options.sequence_id)) return NotFound(options.sequence_id);
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<CachedSequence> sequence, Make(options));
+  sequence->channel = channel;
+  ++active_;
+  return (sequences_[options.sequence_id] = std::move(sequence)).get();
+}
+
+// It may have been released early: then its sequence was here once, and has moved.
+absl::StatusOr<CachedSequence*> SequenceStore::OpenReplica(uint64_t feed, const OpenOptions& options) {
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<CachedSequence> sequence, Make(options));
+  sequence->is_replica = true;
+  sequence->feed = feed;
+  return (sequences_[options.sequence_id] = std::move(sequence)).get();
+}
+
+void SequenceStore::EndFeed(uint64_t feed, Time now) {
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence->feed == feed) DetachReplica(id, now);
+  }
+}
+
+void SequenceStore::DetachReplica(uint64_t sequence_id, Time now) {
+  CachedSequence* const sequence = Find(sequence_id);
+  if (sequence == nullptr || sequence->feed == 0) return;
+  sequence->feed = 0;
+  sequence->detached_at = now;
+}
+
+absl::StatusOr<std::unique_ptr<CachedSequence>> SequenceStore::Make(const OpenOptions& options) {
+  if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
   if (options.max_positions == 0 || options.prompt_tokens > options.max_positions) {
     return absl::InvalidArgumentError(
         absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
   }
   const KvShard shard = options.shard.num_layers == 0 ? WholeModel(layout_) : options.shard;
   const KvLayout layout = LayoutOf(layout_, shard);
-  const IndexLayout index = IndexLayoutFor(options.spec);
+  const IndexLayout index = IndexLayoutFor(options.spec, layout.dtype);
   KvRetention retention = KvRetention::Of(options.spec, layout);
   // What streaming heads gave back cannot be shared.
   const bool shares = prefixes_.enabled() && retention.streams.empty() && !options.prompt_token_ids.empty() &&
@@ -76,10 +105,10 @@ absl::StatusOr<CachedSequence*> SequenceStore::Open(uint32_t channel, const Open
     sequence->prefix_salt = salt;
     const size_t whole = options.prompt_tokens / kBlockTokens * kBlockTokens;
     sequence->prefix_token_ids.assign(options.prompt_token_ids.begin(), options.prompt_token_ids.begin() + whole);
+    sequence->prompt_token_ids = std::make_shared<const std::vector<uint32_t>>(options.prompt_token_ids);
+    sequence->opened_with_salt = options.prefix_salt;
   }
-  sequence->channel = channel;
-  ++active_;
-  return (sequences_[options.sequence_id] = std::move(sequence)).get();
+  return sequence;
 }
 
 void SequenceStore::KeepPrefix(CachedSequence& sequence) {
@@ -88,14 +117,31 @@ void SequenceStore::KeepPrefix(CachedSequence& sequence) {
                                      [&](size_t block) { return sequence.kv.ShareUnit(block); });
 }
 
-absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart) {
+absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
+                                                      uint64_t call) {
   CachedSequence* sequence = Find(sequence_id);
   if (sequence == nullptr) return NotFound(sequence_id);
+  const bool is_overtaken = call != 0 && sequence->channel == channel && call < sequence->attach_call;
+  if (is_overtaken || undone_calls_.contains({channel, call})) {
+    return absl::AbortedError(absl::StrCat("the caller does not wait for sequence ", sequence_id, " any more"));
+  }
   WINNOW_RETURN_IF_ERROR(sequence->Restart(sequence->RestartPosition(max_restart)));
   if (!sequence->attached()) ++active_;
   sequence->channel = channel;
+  sequence->is_replica = false;
+  sequence->feed = 0;
   ++sequence->attach_epoch;
+  sequence->attach_call = call;
   return sequence;
+}
+
+void SequenceStore::UndoAttach(uint32_t channel, uint64_t sequence_id, uint64_t call, Time now) {
+  CachedSequence* const sequence = Find(sequence_id);
+  if (sequence != nullptr && sequence->channel == channel && sequence->attach_call == call) {
+    return Detach(*sequence, now);
+  }
+  if (undone_calls_.size() >= kMaxUndoneCalls) undone_calls_.clear();
+  undone_calls_.emplace(channel, call);
 }
 
 absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
@@ -117,6 +163,9 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   fork->journal.Truncate(position);
   fork->channel = channel;
   fork->prefix = source->prefix.Share();
+  fork->prompt_token_ids = source->prompt_token_ids;
+  fork->opened_with_salt = source->opened_with_salt;
+  fork->first_copied = source->first_copied;
   fork->layers = source->layers;
   WINNOW_RETURN_IF_ERROR(fork->Restart(position));
   ++active_;
@@ -160,6 +209,7 @@ void SequenceStore::Detach(CachedSequence& sequence, Time now) {
 }
 
 size_t SequenceStore::DetachChannel(uint32_t channel, Time now) {
+  undone_calls_.erase(undone_calls_.lower_bound({channel, 0}), undone_calls_.upper_bound({channel, UINT64_MAX}));
   size_t count = 0;
   for (auto& [id, sequence] : sequences_) {
     if (sequence->channel != channel) continue;
@@ -171,8 +221,27 @@ size_t SequenceStore::DetachChannel(uint32_t channel, Time now) {
 
 size_t SequenceStore::Reclaim(Time now) {
   return std::erase_if(sequences_, [&](const auto& entry) {
-    return !entry.second->attached() && now - entry.second->detached_at >= detach_ttl_;
+    const CachedSequence& sequence = *entry.second;
+    return !sequence.attached() && sequence.feed == 0 && now - sequence.detached_at >= detach_ttl_;
   });
+}
+
+void SequenceStore::CondemnBlock(uint32_t block_number, uint32_t row) {
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence->kv.is_damaged()) continue;
+    std::optional<DamagedRow> held = sequence->kv.FindBlock(block_number);
+    if (!held.has_value()) continue;
+    held->position += row;
+    sequence->kv.NoteDamage(*held);
+  }
+  prefixes_.Forget(block_number);
+}
+
+std::vector<uint64_t> SequenceStore::sequence_ids() const {
+  std::vector<uint64_t> ids;
+  ids.reserve(sequences_.size());
+  for (const auto& [id, sequence] : sequences_) ids.push_back(id);
+  return ids;
 }
 
 CachedSequence* SequenceStore::Find(uint64_t sequence_id) const {
@@ -190,6 +259,10 @@ size_t SequenceStore::CountSharded() const {
   const KvShard whole = WholeModel(layout_);
   return std::count_if(sequences_.begin(), sequences_.end(),
                        [&](const auto& entry) { return entry.second->shard != whole; });
+}
+
+size_t SequenceStore::replicas() const {
+  return std::count_if(sequences_.begin(), sequences_.end(), [](const auto& entry) { return entry.second->feed != 0; });
 }
 
 size_t SequenceStore::CountAttached(uint32_t channel) const {

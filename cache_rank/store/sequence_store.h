@@ -2,9 +2,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "cache_rank/store/cached_sequence.h"
@@ -47,10 +49,22 @@ class SequenceStore {
   // do not fit; NOT_FOUND when it was released before it came: a call may be overtaken by the word that its caller does
   // not wait for it any more, and what it opened then would be nobody's.
   absl::StatusOr<CachedSequence*> Open(uint32_t channel, const OpenOptions& options);
+  // The same for a replica, which is attached to nobody and stays while `feed` lasts.
+  absl::StatusOr<CachedSequence*> OpenReplica(uint64_t feed, const OpenOptions& options);
+  // Replicas of that feed are detached: kept for the TTL. Or one of them, if it is there.
+  void EndFeed(uint64_t feed, Time now);
+  void DetachReplica(uint64_t sequence_id, Time now);
   // The whole blocks of the prompt, which is complete, stay for prompts that begin alike.
   void KeepPrefix(CachedSequence& sequence);
-  // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). NOT_FOUND.
-  absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart);
+  // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). A replica is
+  // the sequence from then on. NOT_FOUND. Calls overtake each other: of one channel the one with the greatest number
+  // has the sequence, and those before it are ABORTED, as is one that was undone before it came. A call with number 0
+  // is never late.
+  absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
+                                         uint64_t call = 0);
+  // The caller does not know what became of that call: a sequence that it has is detached, and if it comes later it is
+  // refused.
+  void UndoAttach(uint32_t channel, uint64_t sequence_id, uint64_t call, Time now);
   // A new sequence that shares the full blocks of `source_id`, of any state, and continues at its watermark.
   // FAILED_PRECONDITION while layers of the source differ in their rows.
   absl::StatusOr<CachedSequence*> Fork(uint32_t channel, uint64_t source_id, uint64_t sequence_id,
@@ -68,6 +82,11 @@ class SequenceStore {
   // Frees sequences that were detached for longer than the TTL; returns how many.
   size_t Reclaim(Time now);
 
+  // That row of a block is damaged: it is noted of all sequences that hold the block, and no prompt is given it.
+  void CondemnBlock(uint32_t block_number, uint32_t row);
+  // In any order.
+  std::vector<uint64_t> sequence_ids() const;
+
   CachedSequence* Find(uint64_t sequence_id) const;
   // The sequence if it is attached to `channel` with this epoch, else null.
   CachedSequence* FindAttached(uint64_t sequence_id, uint32_t attach_epoch, uint32_t channel) const;
@@ -76,7 +95,9 @@ class SequenceStore {
   const PrefixCache& prefixes() const { return prefixes_; }
   size_t active() const { return active_; }
   size_t CountAttached(uint32_t channel) const;
-  size_t detached() const { return sequences_.size() - active_; }
+  // Neither attached nor fed.
+  size_t detached() const { return sequences_.size() - active_ - replicas(); }
+  size_t replicas() const;
   // Sequences of which others hold parts, too.
   size_t CountSharded() const;
 
@@ -85,12 +106,15 @@ class SequenceStore {
   const KernelTable* const kernels_;
   const KvLayout layout_;  // of the model
   const std::chrono::milliseconds detach_ttl_;
+  // A sequence that is not in the table yet.
+  absl::StatusOr<std::unique_ptr<CachedSequence>> Make(const OpenOptions& options);
   // The sequence at that epoch, or null where there is none. ABORTED.
   absl::StatusOr<CachedSequence*> FindAtEpoch(uint64_t sequence_id, uint32_t attach_epoch) const;
 
   PrefixCache prefixes_;
   std::unordered_map<uint64_t, std::unique_ptr<CachedSequence>> sequences_;
-  std::unordered_set<uint64_t> released_early_;  // that were not there; bounded
+  std::unordered_set<uint64_t> released_early_;           // that were not there; bounded
+  std::set<std::pair<uint32_t, uint64_t>> undone_calls_;  // Attach calls that may come yet, by channel; bounded
   size_t active_ = 0;
 };
 

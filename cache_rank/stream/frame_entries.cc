@@ -137,6 +137,10 @@ uint64_t DeltaFrame::rows() const {
   return rows;
 }
 
+bool DeltaFrame::has_damage() const {
+  return std::any_of(parts_.begin(), parts_.end(), [](const DeltaPart& part) { return part.kv->is_damaged(); });
+}
+
 void DeltaFrame::Write(std::byte* payload) const {
   size_t offset = 0;
   for (const DeltaPart& part : parts_) WriteDeltaPart(part, payload, &offset);

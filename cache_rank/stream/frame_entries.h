@@ -56,6 +56,8 @@ class DeltaFrame {
   std::span<const DeltaPart> parts() const { return parts_; }
   size_t bytes() const { return bytes_; }
   uint64_t rows() const;
+  // Of a sequence whose rows go with it.
+  bool has_damage() const;
   // `payload` has room for bytes().
   void Write(std::byte* payload) const;
 

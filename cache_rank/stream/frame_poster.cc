@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "common/base/check.h"
+#include "transport/wire/fence_reason.h"
 
 namespace winnow {
 namespace {
@@ -50,7 +51,8 @@ void FramePoster::Pump(PeerLink& link) {
 }
 
 const CachedSequence* FramePoster::Owner(const PeerLink& link, const OutgoingItem& item) const {
-  return store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
+  const CachedSequence* sequence = store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
+  return sequence == nullptr || sequence->kv.is_damaged() ? nullptr : sequence;
 }
 
 void FramePoster::FillDeltaFrame(PeerLink& link) {
@@ -90,6 +92,7 @@ FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
   header.layer_first = front.layer;
   header.row_count = static_cast<uint32_t>(parts.size());
   delta_frame_.Write(buffer->payload().data());
+  if (delta_frame_.has_damage()) return Outcome::kPosted;  // not at all: the next frame leaves that sequence out
   const absl::Status posted = link.channel->Post(header, *std::move(buffer));
   if (!posted.ok()) {
     if (absl::Status failed = link.channel->failed(); !failed.ok()) {
@@ -136,6 +139,7 @@ uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequenc
   if (!buffer.ok()) return 0;
   size_t offset = 0;
   WriteDeltaPart(part, buffer->payload().data(), &offset);
+  if (sequence.kv.is_damaged()) return 0;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;
   header.phase = wire::Phase::kPrefetch;
@@ -240,6 +244,7 @@ FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   const uint32_t first = item.position + item.done;
   sequence->kv.CopyLayerRows(item.layer - sequence->shard.first_layer, first, rows, buffer->payload().data(), team_);
+  if (sequence->kv.is_damaged()) return Outcome::kPosted;  // dropped when it is at the front again
   wire::FrameHeader header{};
   header.type = wire::FrameType::kRefill;
   header.sequence_id = item.sequence_id;
@@ -281,6 +286,10 @@ FramePoster::Outcome FramePoster::PostPrefixStates(PeerLink& link) {
 
 FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue) {
   const OutgoingItem& item = queue.front();
+  if (item.type == wire::FrameType::kRefillDone && Owner(link, item) == nullptr) {  // of rows that did not go
+    outbox_->Pop(queue);
+    return Outcome::kPosted;
+  }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   wire::FrameHeader header{};
@@ -294,6 +303,7 @@ FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingIte
     header.row_count = item.count;
     header.flags = item.granted ? wire::kSeatGranted : 0;
   }
+  if (item.damaged) header.flags = wire::kFencedForDamage;
   const Outcome outcome = Post(link, header, *std::move(buffer));
   if (outcome == Outcome::kPosted) outbox_->Pop(queue);
   return outcome;

@@ -11,8 +11,9 @@
 namespace winnow {
 
 // Makes frames of what waits in a link's queues and posts as many as its send window admits. Entries of one plan and
-// layer share frames, rows are gathered only now, and what belongs to nobody any more is dropped. A channel that is
-// gone fails the link. Data-plane thread.
+// layer share frames, rows are gathered only now, and what belongs to nobody any more is dropped, as is everything of a
+// sequence of which a damaged row was read (SequenceKv::damage). A channel that is gone fails the link. Data-plane
+// thread.
 class FramePoster {
  public:
   // Frames are filled to `frame_bytes`, those of prefixes and refills, for which nobody waits row by row, to kBulkSize
@@ -50,6 +51,7 @@ class FramePoster {
 
   Outcome Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer);
   Outcome NoBuffer(PeerLink& link, const absl::Status& status);
+  // Null when it has none any more, or a damaged one.
   const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
   // What the link's inference rank is told of the fast tier's room.
   uint64_t FastRowsBytes(const PeerLink& link) const;

@@ -32,6 +32,7 @@ struct OutgoingItem {
   uint32_t end_key = 0;  // kPrefixStates
   uint32_t done = 0;     // of them, posted
   bool granted = false;  // kSeated
+  bool damaged = false;  // kFenced: of the row at `layer` and `position`
 
   // What prefill and refills want: it goes out behind the others, and in half of the window.
   bool is_bulk() const {

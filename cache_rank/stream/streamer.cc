@@ -53,6 +53,15 @@ void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current
   outbox_.Push(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
 }
 
+void Streamer::SendDamaged(PeerLink& link, const CachedSequence& sequence, const DamagedRow& row) {
+  outbox_.Push(link, {.type = wire::FrameType::kFenced,
+                      .sequence_id = sequence.id,
+                      .attach_epoch = 0,
+                      .position = row.position,
+                      .layer = static_cast<uint16_t>(sequence.layer_of_model(row.layer)),
+                      .damaged = true});
+}
+
 void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted) {
   outbox_.Push(link, {.type = wire::FrameType::kSeated,
                       .sequence_id = sequence_id,

@@ -54,6 +54,8 @@ class Streamer {
                    std::unique_ptr<HeadPartial> partial);
   void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
   void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
+  // The sequence is given up because of this row.
+  void SendDamaged(PeerLink& link, const CachedSequence& sequence, const DamagedRow& row);
   void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
   void SendLandingFree(PeerLink& link, uint64_t push);
   void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);

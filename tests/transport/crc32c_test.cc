@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "transport/wire/crc32c_rows.h"
+
 namespace winnow {
 namespace {
 
@@ -62,6 +64,20 @@ TEST(Crc32cTest, ContinuesFromTheBytesBefore) {
     const uint32_t first = Crc32c(std::span(bytes).first(split));
     const uint32_t both = Crc32c(std::span(bytes).subspan(split), first);
     EXPECT_EQ(both, Reference(bytes)) << split;
+  }
+}
+
+TEST(Crc32cRowsTest, EachRowHasTheChecksumOfItsBytes) {
+  for (const size_t row_bytes : {4, 24, 64, 100, 256, 512, 1408}) {
+    for (const size_t rows : {0, 1, 3, 4, 5, 32, 33}) {
+      const std::vector<std::byte> bytes = RandomBytes(rows * row_bytes);
+      std::vector<uint32_t> checksums(rows);
+      Crc32cOfRows(bytes.data(), row_bytes, checksums);
+      for (size_t row = 0; row < rows; ++row) {
+        EXPECT_EQ(checksums[row], Reference(std::span(bytes).subspan(row * row_bytes, row_bytes)))
+            << row << " of " << rows << " of " << row_bytes;
+      }
+    }
   }
 }
 

@@ -8,10 +8,11 @@
 namespace winnow {
 
 absl::Status UcxChannel::Open() {
-  WINNOW_ASSIGN_OR_RETURN(worker_, UcxWorker::Create(
-                                       settings_.context, pool_, [this](BlockPtr block) { Receive(std::move(block)); },
-                                       [this](absl::Status status) { NoteError(std::move(status)); },
-                                       [this](absl::Status status) { NoteNoFrame(std::move(status)); }));
+  WINNOW_ASSIGN_OR_RETURN(worker_,
+                          UcxWorker::Create(
+                              *settings_.contexts, pool_, [this](BlockPtr block) { Receive(std::move(block)); },
+                              [this](absl::Status status) { NoteError(std::move(status)); },
+                              [this](absl::Status status) { NoteNoFrame(std::move(status)); }));
   worker_address_ = worker_->address();
   return absl::OkStatus();
 }

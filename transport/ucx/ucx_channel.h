@@ -12,7 +12,7 @@ namespace winnow {
 
 // What the channels of one transport share.
 struct UcxSettings {
-  std::shared_ptr<UcxContext> context;
+  std::shared_ptr<UcxContexts> contexts;
   uint64_t host = 0;  // of this boot of this machine
   bool may_use_shared_memory = true;
 };

@@ -166,7 +166,7 @@ absl::StatusOr<std::unique_ptr<Transport>> NewUcxTransport(const TransportOption
 
 absl::StatusOr<std::unique_ptr<Transport>> NewUcxTransport(const TransportOptions& options, LinkFaults faults) {
   UcxSettings settings;
-  WINNOW_ASSIGN_OR_RETURN(settings.context, UcxContext::Create(options.ucx_tls));
+  WINNOW_ASSIGN_OR_RETURN(settings.contexts, UcxContexts::Create(options.ucx_tls));
   settings.host = HostNumber();
   const char* environment = std::getenv("UCX_TLS");
   settings.may_use_shared_memory =

@@ -61,6 +61,25 @@ UcxContext::~UcxContext() {
   ucp_cleanup(context_);
 }
 
+absl::StatusOr<std::shared_ptr<UcxContexts>> UcxContexts::Create(const std::string& tls) {
+  std::shared_ptr<UcxContexts> contexts(new UcxContexts(tls));
+  WINNOW_ASSIGN_OR_RETURN(contexts->current_, UcxContext::Create(tls));
+  return contexts;
+}
+
+std::shared_ptr<UcxContext> UcxContexts::current() const {
+  const std::scoped_lock lock(mutex_);
+  return current_;
+}
+
+absl::StatusOr<std::shared_ptr<UcxContext>> UcxContexts::Replace(const std::shared_ptr<UcxContext>& stale) {
+  const std::scoped_lock lock(mutex_);
+  if (current_ == stale) {
+    WINNOW_ASSIGN_OR_RETURN(current_, UcxContext::Create(tls_));
+  }
+  return current_;
+}
+
 UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
                      ErrorHandler on_error, ErrorHandler on_no_frame)
     : context_(std::move(context)),
@@ -69,13 +88,17 @@ UcxWorker::UcxWorker(std::shared_ptr<UcxContext> context, std::shared_ptr<BlockP
       on_error_(std::move(on_error)),
       on_no_frame_(std::move(on_no_frame)) {}
 
-absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(std::shared_ptr<UcxContext> context,
-                                                             std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-                                                             ErrorHandler on_error, ErrorHandler on_no_frame) {
-  std::unique_ptr<UcxWorker> worker(new UcxWorker(std::move(context), std::move(pool), std::move(on_arrival),
-                                                  std::move(on_error), std::move(on_no_frame)));
-  WINNOW_RETURN_IF_ERROR(worker->Open());
-  return worker;
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(UcxContexts& contexts, std::shared_ptr<BlockPool> pool,
+                                                             ArrivalHandler on_arrival, ErrorHandler on_error,
+                                                             ErrorHandler on_no_frame) {
+  std::shared_ptr<UcxContext> context = contexts.current();
+  for (bool is_first = true;; is_first = false) {
+    std::unique_ptr<UcxWorker> worker(new UcxWorker(context, pool, on_arrival, on_error, on_no_frame));
+    const absl::Status status = worker->Open();
+    if (status.ok()) return worker;
+    if (!is_first || !absl::IsFailedPrecondition(status)) return status;  // not a device that has gone
+    WINNOW_ASSIGN_OR_RETURN(context, contexts.Replace(context));
+  }
 }
 
 absl::Status UcxWorker::Open() {

@@ -3,14 +3,16 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 #include "common/base/status.h"
 #include "transport/block_pool.h"
 
-// Ownership of UCX's handles: context > worker > endpoint. Nothing outside these files sees a ucs_status_t.
+// Ownership of UCX's handles: contexts > context > worker > endpoint. Nothing outside these files sees a ucs_status_t.
 
 namespace winnow {
 
@@ -28,6 +30,25 @@ class UcxContext {
   ucp_context_h context_;
 };
 
+// The context for new workers. A context knows the network devices that there were when it was made, and makes no
+// workers any more once one of them has gone, as those of containers do: then another takes its place, and workers of
+// the first keep that. Thread-safe.
+class UcxContexts {
+ public:
+  static absl::StatusOr<std::shared_ptr<UcxContexts>> Create(const std::string& tls);
+
+  std::shared_ptr<UcxContext> current() const;
+  // One that is not `stale`, which has lost a device.
+  absl::StatusOr<std::shared_ptr<UcxContext>> Replace(const std::shared_ptr<UcxContext>& stale);
+
+ private:
+  explicit UcxContexts(std::string tls) : tls_(std::move(tls)) {}
+
+  const std::string tls_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<UcxContext> current_;
+};
+
 // One worker with at most one endpoint, and the blocks that UCX still reads. Every channel has a worker of its own: a
 // peer that is killed while it writes into a shared-memory queue blocks that queue for good, and this way it is nobody
 // else's queue; and destroying the worker is a way to let go of the link that asks nothing of the peer.
@@ -39,9 +60,9 @@ class UcxWorker {
   using ErrorHandler = std::function<void(absl::Status status)>;
 
   // `pool`: where arriving frames are put. `on_error`: the link has broken; `on_no_frame`: a message is none.
-  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(std::shared_ptr<UcxContext> context,
-                                                           std::shared_ptr<BlockPool> pool, ArrivalHandler on_arrival,
-                                                           ErrorHandler on_error, ErrorHandler on_no_frame);
+  static absl::StatusOr<std::unique_ptr<UcxWorker>> Create(UcxContexts& contexts, std::shared_ptr<BlockPool> pool,
+                                                           ArrivalHandler on_arrival, ErrorHandler on_error,
+                                                           ErrorHandler on_no_frame);
   // Takes back all blocks; does not wait for the peer.
   ~UcxWorker();
   UcxWorker(const UcxWorker&) = delete;

@@ -54,7 +54,7 @@ struct HeadContext {
   // Of the position before, where it is measured.
   const float* PreviousQuery(int head) const { return Query(group_size + head); }
 
-  KeyTable AllKeys() const { return {question.index.keys, position, model.head_dim, question.index.dtype}; }
+  KeyTable AllKeys() const { return question.index.Keys(position, model.head_dim); }
   KeyTable Pages(const void* const* tiles) const {
     return {tiles, position / page_tokens, 2 * model.head_dim, question.index.page_dtype};
   }

@@ -1,5 +1,6 @@
 #include "cache_rank/select/host/served_shape.h"
 
+#include <optional>
 #include <string>
 
 #include "transport/wire/wire.h"
@@ -12,6 +13,13 @@ absl::Status Compare(std::string_view field, const T& ours, const T& theirs) {
   if (ours == theirs) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("fingerprint.", AbslSv(field), " is ", theirs, " at the caller and ", ours, " at the cache rank"));
+}
+
+std::optional<Dtype> DtypeOf(v1::KvDtype dtype) {
+  if (dtype == v1::KV_DTYPE_F32) return Dtype::kF32;
+  if (dtype == v1::KV_DTYPE_BF16) return Dtype::kBf16;
+  if (dtype == v1::KV_DTYPE_INT8) return Dtype::kI8;
+  return std::nullopt;
 }
 
 absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
@@ -50,8 +58,10 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
   }
   if (shape.head_dim() < 2 || shape.head_dim() > 1024 || shape.head_dim() % 2 != 0)
     return bad("head_dim", shape.head_dim());
-  if (shape.kv_dtype() != v1::KV_DTYPE_F32 && shape.kv_dtype() != v1::KV_DTYPE_BF16) {
-    return bad("kv_dtype", v1::KvDtype_Name(shape.kv_dtype()));
+  const std::optional<Dtype> dtype = DtypeOf(shape.kv_dtype());
+  if (!dtype.has_value()) return bad("kv_dtype", v1::KvDtype_Name(shape.kv_dtype()));
+  if (dtype == Dtype::kI8 && shape.value_is_key()) {
+    return absl::InvalidArgumentError("kv_shape.kv_dtype is KV_DTYPE_INT8, which rows of latent attention cannot be");
   }
   if (shape.rope_inv_freq_size() != static_cast<int>(shape.head_dim() / 2)) {
     return bad("rope_inv_freq's length", shape.rope_inv_freq_size());
@@ -67,7 +77,7 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
                    .num_query_heads = static_cast<int>(shape.num_query_heads()),
                    .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
                    .head_dim = static_cast<int>(shape.head_dim()),
-                   .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16,
+                   .dtype = *dtype,
                    .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
                    .num_index_heads = static_cast<int>(shape.num_index_heads())};
   served.model = {.group_size = served.layout.group_size(),

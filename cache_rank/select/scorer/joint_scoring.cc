@@ -34,7 +34,7 @@ class JointScoring {
     for (const uint32_t i : scratch_.order) {
       const KeyPass& pass = passes[i];
       WINNOW_CHECK(pass.keys.groups == nullptr && pass.keys.head_dim == passes[0].keys.head_dim &&
-                   pass.keys.dtype == passes[0].keys.dtype);
+                   pass.keys.dtype == passes[0].keys.dtype && pass.keys.in_rows == passes[0].keys.in_rows);
       scratch_.first_query.push_back(queries);
       queries += pass.num_queries;
       most_keys = std::max(most_keys, pass.keys.num_keys);
@@ -94,6 +94,7 @@ class JointScoring {
     const int query = scratch_.first_query[first];
     KeyScoreParams params{.head_dim = keys.head_dim,
                           .dtype = keys.dtype,
+                          .in_rows = keys.in_rows,
                           .queries = queries_ + static_cast<size_t>(query) * keys.head_dim,
                           .num_queries = scratch_.first_query[last] - query,
                           .scale = scale_,

@@ -17,6 +17,7 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
           .num_keys = static_cast<int>(keys.num_keys),
           .head_dim = keys.head_dim,
           .dtype = keys.dtype,
+          .in_rows = keys.in_rows,
           .queries = queries,
           .num_queries = num_queries,
           .scale = scale,

@@ -40,7 +40,7 @@ class Judgement {
   void ListFewest(double mass, double wanted, std::vector<uint32_t>* rows);
 
  private:
-  KeyTable KeysBefore() const { return {trial_.index.keys, trial_.position, model_.head_dim, trial_.index.dtype}; }
+  KeyTable KeysBefore() const { return trial_.index.Keys(trial_.position, model_.head_dim); }
 
   const KernelTable& kernels_;
   const SelectionModel& model_;
@@ -56,8 +56,8 @@ class Judgement {
 void Judgement::ScoreKeys() {
   const uint32_t position = trial_.position;
   const int group = model_.group_size;
-  const KeyTable own{trial_.index.keys + position / kBlockTokens, position % kBlockTokens + 1, model_.head_dim,
-                     trial_.index.dtype};
+  const KeyTable own =
+      trial_.index.Keys(position % kBlockTokens + 1, model_.head_dim, /*first_block=*/position / kBlockTokens);
   const Scores scores = winnow::ScoreKeys(kernels_, own, trial_.query, group, model_.attention_scale, scratch_.scores);
   judge_.own_scores.resize(group);
   for (int i = 0; i < group; ++i) judge_.own_scores[i] = scores.row(i)[position % kBlockTokens];
@@ -143,6 +143,7 @@ void JudgeHead(const KernelTable& kernels, const SelectionModel& model, const He
     partial->mass_after = std::min(static_cast<float>(judgement.Mass(judge.attended)), 1.0f);
   }
   partial->action = rows->size() > missed_top_k.size() ? CorrectionAction::kWidened : CorrectionAction::kMissedTopK;
+  judge.read_rows = rows;
   partial->rows_read = static_cast<uint32_t>(rows->size());
   partial->o.resize(static_cast<size_t>(model.group_size) * model.head_dim);
   partial->lse.resize(model.group_size);

@@ -45,6 +45,7 @@ struct JudgeScratch {
   std::vector<double> weights;
   MissedRowsScratch missed_rows;
   ScratchBuffer<std::byte> attention;
+  const std::vector<uint32_t>* read_rows = nullptr;  // of the state, where the trial has given one
 };
 
 // True when a selection by the real query is the top-k that its verdict would compare it with.

@@ -198,6 +198,28 @@ TEST_F(RowTiersTest, CopiesOfBlocksThatAreWrittenToAgainAreNotRead) {
   ExpectGathers(sequence->kv, 8, 0, 0, Range(40, 64));
 }
 
+// The block that a streaming head gives back is flushed in the midst of a write, whose other heads' rows are staged
+// yet.
+TEST_F(RowTiersTest, RowsAreTheirsBesideThoseOfStreamingHeads) {
+  Start(600, 120 * RowsBytes(), 3000);
+  SelectionSpec spec = Spec(Scorer::kToken);
+  spec.head_budgets.assign(layout_.num_lists(), 48);
+  for (int layer = 0; layer < layout_.num_layers; ++layer) spec.head_budgets[layout_.list(layer, 0)] = 0;
+  CachedSequence* sequence =
+      *store_->Open(1, {.sequence_id = 1, .spec = spec, .max_positions = 900, .prompt_tokens = 600, .sampling = {}});
+  ASSERT_TRUE(layout_.num_kv_heads > 1);
+  const int last = layout_.num_kv_heads - 1;
+  for (uint32_t p = 0; p < 600; ++p) {
+    Append(sequence->kv, 7, p, 1);
+    for (int layer = 0; p % 50 == 49 && layer < layout_.num_layers; ++layer) {
+      ExpectCopies(sequence->kv, 7, layer, last, p - 49, p + 1);
+    }
+  }
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    ExpectGathers(sequence->kv, 7, layer, last, Range(0, 600));
+  }
+}
+
 // A model that knows for each sequence which seed wrote each row, and for each block of memory, which the real thing
 // names, whether it has a copy.
 struct Stored {

@@ -386,6 +386,31 @@ TEST_F(SequenceStoreTest, WhatWasReleasedBeforeItCameIsNotOpened) {
   EXPECT_TRUE(Open(2, 32).ok()) << "it was there";
 }
 
+TEST_F(SequenceStoreTest, ACallThatNobodyWaitsForAttachesNothing) {
+  const SequenceStore::Time now{};
+  ASSERT_TRUE(Open(1, 32).ok());
+  // Carried out before it is undone, and after.
+  ASSERT_TRUE(store_->Attach(2, 1, 0, /*call=*/5).ok());
+  store_->UndoAttach(2, 1, 5, now);
+  EXPECT_EQ(store_->active(), 0u);
+  store_->UndoAttach(2, 1, 6, now);
+  EXPECT_EQ(store_->Attach(2, 1, 0, 6).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(store_->detached(), 1u);
+  // What has it now stays as it is: a later call of the channel, or that number of another channel.
+  const CachedSequence* const sequence = store_->Attach(2, 1, 0, 8).value();
+  const uint32_t epoch = sequence->attach_epoch;
+  store_->UndoAttach(2, 1, 7, now);
+  store_->UndoAttach(3, 1, 8, now);
+  EXPECT_EQ(store_->Attach(2, 1, 0, 4).status().code(), absl::StatusCode::kAborted) << "it was overtaken";
+  EXPECT_EQ(sequence->channel, 2u);
+  EXPECT_EQ(sequence->attach_epoch, epoch);
+  // Numbers are those of a channel, and end with it.
+  EXPECT_TRUE(store_->Attach(4, 1, 0, 1).ok());
+  store_->UndoAttach(2, 1, 9, now);
+  store_->DetachChannel(2, now);
+  EXPECT_TRUE(store_->Attach(2, 1, 0, 9).ok());
+}
+
 TEST(SequenceJournal, FollowsReplaysAndGaps) {
   SequenceJournal journal;
   for (uint32_t p = 5; p < 9; ++p) journal.Record(p, p);
