@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "cmd/admin/admin_client.h"
 #include "cmd/admin/drain.h"
+#include "cmd/admin/order_reach.h"
 #include "cmd/admin/rank_table.h"
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
@@ -17,7 +18,8 @@
 namespace winnow {
 namespace {
 
-extern const Command kListCommand, kCordonCommand, kUncordonCommand, kDrainCommand, kWeightsCommand, kReloadCommand;
+extern const Command kListRanksCommand, kCordonCommand, kUncordonCommand, kDrainCommand, kWeightsCommand,
+    kReloadCommand;
 
 // The routers, and who asks them.
 struct AdminOptions {
@@ -25,16 +27,20 @@ struct AdminOptions {
   ClientSecurity security;
 
   void Declare(Fields& fields) {
-    DeclareServers(fields, &servers, "the gRPC addresses of all routers of the cluster; without a port, 8001.");
+    DeclareServers(fields, &servers,
+                   "the gRPC addresses of all routers of the cluster, or of one that finds the others in a registry; "
+                   "without a port, 8001.");
     security.Declare(fields);
   }
   absl::StatusOr<AdminClient> Connect() const {
     WINNOW_ASSIGN_OR_RETURN(const Credentials credentials, security.Load());
-    return AdminClient(servers, credentials);
+    WINNOW_ASSIGN_OR_RETURN(AdminClient client, AdminClient::Connect(servers, credentials));
+    for (const std::string& why : client.unanswered()) std::fprintf(stderr, "winnow: %s\n", why.c_str());
+    return client;
   }
 };
 
-struct ListOptions {
+struct ListRanksOptions {
   AdminOptions admin;
   bool json = false;
 
@@ -62,17 +68,17 @@ int WrongOperands(const Command& command, const char* expected) {
   return Fail(command, absl::InvalidArgumentError(absl::StrCat("expected ", expected)), kExitUsage);
 }
 
-absl::Status List(const ListOptions& options) {
+absl::Status List(const ListRanksOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(const AdminClient client, options.admin.Connect());
   WINNOW_ASSIGN_OR_RETURN(const std::vector<RouterRanks> routers, client.List());
   std::fputs(options.json ? (RankJson(routers).dump(2) + "\n").c_str() : RankTable(routers).c_str(), stdout);
   return absl::OkStatus();
 }
 
-int ListMain(const Arguments& arguments) {
-  ListOptions options;
-  if (const auto code = ParseCommandLine(kListCommand, arguments, options)) return *code;
-  return Ended(kListCommand, List(options));
+int ListRanksMain(const Arguments& arguments) {
+  ListRanksOptions options;
+  if (const auto code = ParseCommandLine(kListRanksCommand, arguments, options)) return *code;
+  return Ended(kListRanksCommand, List(options));
 }
 
 absl::Status SetDuty(const AdminOptions& options, const std::vector<std::string>& ranks, v1::RankDuty duty,
@@ -80,8 +86,9 @@ absl::Status SetDuty(const AdminOptions& options, const std::vector<std::string>
   WINNOW_ASSIGN_OR_RETURN(const AdminClient client, options.Connect());
   std::vector<RankOrder> orders;
   for (const std::string& rank : ranks) orders.push_back({.rank = rank, .duty = duty});
-  WINNOW_RETURN_IF_ERROR(client.Order(orders));
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<RouterOrdered> ordered, client.Order(orders));
   for (const std::string& rank : ranks) std::printf("%s %s\n", rank.c_str(), outcome);
+  std::fputs(OrderReach(ordered).c_str(), stdout);
   return absl::OkStatus();
 }
 
@@ -119,19 +126,21 @@ absl::StatusOr<int> Drain(const DrainOptions& options, const std::string& rank) 
                           DrainRank(client, rank, options.timeout, interrupt.token(),
                                     [&](const DrainProgress& progress) { line.Show(ProgressText(rank, progress)); }));
   line.Erase();
+  const std::string reach = OrderReach(done.ordered);
   const std::string after = absl::StrFormat("%.1f s", done.waited.count());
   const std::string stays = absl::StrCat("It stays cordoned: `winnow admin uncordon ", rank, "` gives it work again.");
   if (done.empty()) {
     const uint64_t ended = done.before > done.moved ? done.before - done.moved : 0;
-    std::printf("%s is empty after %s: of %s %lu went on on other ranks, %lu ended. %s\n", rank.c_str(), after.c_str(),
-                Counted(done.before, "request", "requests").c_str(), done.moved, ended, stays.c_str());
+    std::printf("%s is empty after %s: of %s %lu went on on other ranks, %lu ended. %s\n%s", rank.c_str(),
+                after.c_str(), Counted(done.before, "request", "requests").c_str(), done.moved, ended, stays.c_str(),
+                reach.c_str());
     return kExitOk;
   }
   std::fprintf(
-      stderr, "%s still has %s after %s, %s. %s\n", rank.c_str(), Counted(done.left, "request", "requests").c_str(),
+      stderr, "%s still has %s after %s, %s. %s\n%s", rank.c_str(), Counted(done.left, "request", "requests").c_str(),
       after.c_str(),
       done.keeps_sequences ? "whose KV it holds, so that they end there" : "which no other rank can take over now",
-      stays.c_str());
+      stays.c_str(), reach.c_str());
   return interrupt.interrupted() ? kExitInterrupted : kExitFailure;
 }
 
@@ -159,9 +168,13 @@ absl::StatusOr<std::vector<RankOrder>> ParseWeights(const std::vector<std::strin
 
 absl::Status Weights(const AdminOptions& options, const std::vector<RankOrder>& orders) {
   WINNOW_ASSIGN_OR_RETURN(const AdminClient client, options.Connect());
-  if (!orders.empty()) WINNOW_RETURN_IF_ERROR(client.Order(orders));
+  std::string reach;
+  if (!orders.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(const std::vector<RouterOrdered> ordered, client.Order(orders));
+    reach = OrderReach(ordered);
+  }
   WINNOW_ASSIGN_OR_RETURN(const std::vector<RouterRanks> routers, client.List());
-  std::fputs(WeightTable(routers).c_str(), stdout);
+  std::fputs((WeightTable(routers) + reach).c_str(), stdout);
   return absl::OkStatus();
 }
 
@@ -190,7 +203,8 @@ absl::Status Reload(const AdminOptions& options) {
       }
     }
   }
-  if (errors.empty()) return absl::OkStatus();
+  if (errors.empty() && client.unanswered().empty()) return absl::OkStatus();
+  if (errors.empty()) return absl::UnavailableError("not every router could be told");
   return absl::FailedPreconditionError(
       absl::StrCat(absl::StrJoin(errors, "; "), "; what was read before stays in force"));
 }
@@ -201,17 +215,17 @@ int ReloadMain(const Arguments& arguments) {
   return Ended(kReloadCommand, Reload(options));
 }
 
-const Command kListCommand = {
+const Command kListRanksCommand = {
     .name = "admin list",
     .summary = "print the ranks: state, requests, load, weight",
     .synopsis = "[--option=value ...]",
     .about =
         "States: serving; cordoned, which takes no new work; draining, which running requests leave as well;\n"
         "unreachable; absent, which is not registered, though there are orders for it. `requests` are this\n"
-        "router's, `running` and `waiting` those of all routers, as of the rank's last heartbeat.\n",
+        "router's (each has a table), `running` and `waiting` those of all routers, as of the rank's last heartbeat.\n",
     .environment = Environment::kRead,
-    .options = Declared<ListOptions>,
-    .run = ListMain};
+    .options = Declared<ListRanksOptions>,
+    .run = ListRanksMain};
 const Command kCordonCommand = {.name = "admin cordon",
                                 .summary = "give ranks no new work; what they have goes on there",
                                 .synopsis = "NAME ... [--option=value ...]",
@@ -252,8 +266,8 @@ const Command kReloadCommand = {
     .environment = Environment::kRead,
     .options = Declared<AdminOptions>,
     .run = ReloadMain};
-constexpr const Command* kSubcommands[] = {&kListCommand,  &kCordonCommand,  &kUncordonCommand,
-                                           &kDrainCommand, &kWeightsCommand, &kReloadCommand};
+constexpr const Command* kAdminSubcommands[] = {&kListRanksCommand, &kCordonCommand,  &kUncordonCommand,
+                                                &kDrainCommand,     &kWeightsCommand, &kReloadCommand};
 
 }  // namespace
 
@@ -262,8 +276,9 @@ const Command kAdminCommand = {
     .summary = "list, cordon and drain the ranks of a running cluster, weigh them, reload keys",
     .synopsis = "COMMAND",
     .about =
-        "Orders hold for the router that takes them, until it ends: name all routers with --server=A,B. With TLS\n"
-        "a certificate of spiffe://winnow/admin is needed.\n",
-    .subcommands = kSubcommands};
+        "Where routers have a registry, it keeps orders for all of them, and one router is enough to name. Otherwise\n"
+        "orders hold for the routers that take them, until these end: name all routers with --server=A,B. With\n"
+        "TLS a certificate of spiffe://winnow/admin is needed.\n",
+    .subcommands = kAdminSubcommands};
 
 }  // namespace winnow

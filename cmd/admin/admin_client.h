@@ -24,14 +24,28 @@ struct RankOrder {
   std::optional<double> weight{};
 };
 
-// All routers that an operator names, as one: what is asked and ordered goes to each. Errors name the router.
+// A router that took orders.
+struct RouterOrdered {
+  std::string server;
+  v1::OrderRankResponse response;
+};
+
+// All routers of a cluster as one: those that an operator names, and those that these find in their registry. Errors
+// name the router.
 class AdminClient {
  public:
-  AdminClient(const std::vector<HostPort>& servers, const Credentials& credentials);
+  // Every router that is named has to answer.
+  static absl::StatusOr<AdminClient> Connect(const std::vector<HostPort>& servers, const Credentials& credentials);
 
+  // One for each router that is in the registry and does not answer at the address there: orders reach it through the
+  // registry, nothing else does.
+  const std::vector<std::string>& unanswered() const { return unanswered_; }
+
+  // A router that was found in the registry and is gone by now is left out.
   absl::StatusOr<std::vector<RouterRanks>> List() const;
-  // Nothing is ordered before every router has answered and knows all of the ranks. NOT_FOUND names those it knows.
-  absl::Status Order(const std::vector<RankOrder>& orders) const;
+  // Nothing is ordered before every router that was named has answered and found nothing wrong. Routers that were found
+  // are told by the registry, or, where it is away, from here. Returns those that were told from here.
+  absl::StatusOr<std::vector<RouterOrdered>> Order(const std::vector<RankOrder>& orders) const;
   struct Reloaded {
     std::string server;
     v1::ReloadResponse response;
@@ -42,8 +56,15 @@ class AdminClient {
   struct Router {
     std::string server;
     std::unique_ptr<v1::ClusterAdminService::Stub> stub;
+    bool is_named = false;  // otherwise it was found
   };
+
+  static absl::StatusOr<RouterOrdered> OrderAll(const Router& router, const std::vector<RankOrder>& orders,
+                                                bool only_check);
+  static Router Reach(const std::string& server, const Credentials& credentials, bool is_named);
+
   std::vector<Router> routers_;
+  std::vector<std::string> unanswered_;
 };
 
 }  // namespace winnow

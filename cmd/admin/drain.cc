@@ -58,7 +58,7 @@ absl::StatusOr<DrainProgress> DrainRank(const AdminClient& client, const std::st
   progress.before = WorkOn(routers, rank);
   progress.keeps_sequences = KeepsSequences(routers, rank);
   const uint64_t moved_before = MovedOf(routers);
-  WINNOW_RETURN_IF_ERROR(client.Order({{.rank = rank, .duty = v1::RANK_DUTY_DRAIN}}));
+  WINNOW_RETURN_IF_ERROR(client.Order({{.rank = rank, .duty = v1::RANK_DUTY_DRAIN}}).status());
   std::optional<Clock::time_point> empty_since;
   while (true) {
     WINNOW_ASSIGN_OR_RETURN(routers, client.List());
@@ -74,7 +74,7 @@ absl::StatusOr<DrainProgress> DrainRank(const AdminClient& client, const std::st
     if (stop.stop_requested() || (timeout.count() > 0 && now - begin >= timeout)) break;
     std::this_thread::sleep_for(kPoll);
   }
-  WINNOW_RETURN_IF_ERROR(client.Order({{.rank = rank, .duty = v1::RANK_DUTY_CORDONED}}));
+  WINNOW_ASSIGN_OR_RETURN(progress.ordered, client.Order({{.rank = rank, .duty = v1::RANK_DUTY_CORDONED}}));
   return progress;
 }
 

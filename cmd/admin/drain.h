@@ -3,6 +3,7 @@
 #include <functional>
 #include <stop_token>
 #include <string>
+#include <vector>
 
 #include "cmd/admin/admin_client.h"
 
@@ -15,6 +16,7 @@ struct DrainProgress {
   uint64_t moved = 0;            // requests that have gone on on other ranks since
   bool keeps_sequences = false;  // nothing can go on elsewhere: it holds KV that others cannot reach
   std::chrono::duration<double> waited{0};
+  std::vector<RouterOrdered> ordered;  // who took the last order
 
   bool empty() const { return left == 0; }
 };

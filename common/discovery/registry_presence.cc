@@ -11,11 +11,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstBackoff{100};
-constexpr milliseconds kLastBackoff{2000};
+constexpr milliseconds kFirstPresenceBackoff{100};
+constexpr milliseconds kLastPresenceBackoff{2000};
 constexpr std::chrono::seconds kComplaintInterval{30};
 // Of the presence's thread, so that its end is prompt.
-constexpr milliseconds kLongestWait{100};
+constexpr milliseconds kLongestPresenceWait{100};
 
 double Seconds(std::chrono::steady_clock::duration duration) {
   return std::chrono::duration<double>(duration).count();
@@ -63,7 +63,7 @@ void RegistryPresence::Renewed(Clock::time_point asked) {
 
 void RegistryPresence::Run() {
   const std::vector<HostPort>& endpoints = options_.registry.endpoints;
-  milliseconds backoff = kFirstBackoff;
+  milliseconds backoff = kFirstPresenceBackoff;
   for (size_t member = 0;; member = (member + 1) % endpoints.size()) {
     EtcdClient client(endpoints[member], credentials_);
     const absl::Status status = Session(client, endpoints[member]);
@@ -79,11 +79,11 @@ void RegistryPresence::Run() {
       if (options_.on_refused) options_.on_refused(status);
       return;
     }
-    if (state().connected) backoff = kFirstBackoff;
+    if (state().connected) backoff = kFirstPresenceBackoff;
     Away(status);
     std::unique_lock lock(mutex_);
     if (stopped_.wait_for(lock, backoff, [this] { return stop_; })) return;
-    backoff = std::min(backoff * 2, kLastBackoff);
+    backoff = std::min(backoff * 2, kLastPresenceBackoff);
   }
 }
 
@@ -97,7 +97,7 @@ absl::Status RegistryPresence::Session(EtcdClient& client, const HostPort& endpo
   EtcdWatch watch(client.watches(), Watched(), revision);
   Clock::time_point next_renewal = Clock::now() + ttl_ / 3;
   while (!stopping()) {
-    WINNOW_ASSIGN_OR_RETURN(bool news, watch.Wait(std::min(next_renewal, Clock::now() + kLongestWait)));
+    WINNOW_ASSIGN_OR_RETURN(bool news, watch.Wait(std::min(next_renewal, Clock::now() + kLongestPresenceWait)));
     const Clock::time_point asked = Clock::now();
     const bool is_due = asked >= next_renewal;
     if (is_due) {
@@ -164,7 +164,7 @@ absl::StatusOr<int64_t> RegistryPresence::PublishAndRead(EtcdClient& client) {
     }
     {
       const std::lock_guard lock(mutex_);
-      state_.routers = found.size();
+      state_.routers = found;
     }
     options_.on_routers(std::move(found));
     return answer.header().revision();
@@ -209,7 +209,7 @@ void RegistryPresence::Away(const absl::Status& why) {
       ++failed_members_;
     }
     away = Seconds(now - away_since_);
-    routers = state_.routers;
+    routers = state_.routers.size();
   }
   if (now < next_complaint_) return;
   next_complaint_ = now + kComplaintInterval;

@@ -46,7 +46,7 @@ class RegistryPresence {
     bool connected = false;
     double away_seconds = 0;  // since when it has not been connected; 0 while it is
     uint64_t lost_leases = 0;
-    size_t routers = 0;  // as known last; with on_routers
+    std::vector<HostPort> routers;  // as known last; with on_routers
   };
 
   explicit RegistryPresence(Options options);

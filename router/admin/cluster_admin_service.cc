@@ -1,40 +1,21 @@
 #include "router/admin/cluster_admin_service.h"
 
 #include "common/rpc/grpc_status.h"
+#include "router/admin/rank_duty.h"
 #include "router/membership/rank_list.h"
 #include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {
 
-v1::RankDuty ToProto(RankDuty duty) {
-  switch (duty) {
-    case RankDuty::kServe:
-      return v1::RANK_DUTY_SERVE;
-    case RankDuty::kCordoned:
-      return v1::RANK_DUTY_CORDONED;
-    case RankDuty::kDrain:
-      return v1::RANK_DUTY_DRAIN;
-  }
-  return v1::RANK_DUTY_UNSPECIFIED;
-}
-
-absl::StatusOr<RankDuty> FromProto(v1::RankDuty duty) {
-  switch (duty) {
-    case v1::RANK_DUTY_SERVE:
-      return RankDuty::kServe;
-    case v1::RANK_DUTY_CORDONED:
-      return RankDuty::kCordoned;
-    case v1::RANK_DUTY_DRAIN:
-      return RankDuty::kDrain;
-    default:
-      return absl::InvalidArgumentError(absl::StrCat("duty: this router does not know ", static_cast<int>(duty)));
-  }
-}
-
 void SetOrders(const RankOrders& orders, v1::AdminRank* rank) {
   rank->set_duty(ToProto(orders.duty));
   rank->set_weight(orders.weight);
+}
+
+absl::Status Check(const v1::OrderRankRequest& request, const Registry& registry) {
+  if (request.has_duty()) WINNOW_RETURN_IF_ERROR(FromProto(request.duty()).status());
+  return registry.CheckOrder(request.rank(), request.has_weight() ? std::optional(request.weight()) : std::nullopt);
 }
 
 absl::Status Obey(const v1::OrderRankRequest& request, Registry* registry) {
@@ -44,18 +25,23 @@ absl::Status Obey(const v1::OrderRankRequest& request, Registry* registry) {
   return registry->SetDuty(request.rank(), duty);
 }
 
+void LogOrder(const v1::OrderRankRequest& request) {
+  if (request.has_duty()) {
+    spdlog::info("an operator's order for {}: {}", request.rank(), v1::RankDuty_Name(request.duty()));
+  }
+  if (request.has_weight()) spdlog::info("an operator's order for {}: weight {}", request.rank(), request.weight());
+}
+
 }  // namespace
 
-ClusterAdminServiceImpl::ClusterAdminServiceImpl(v1::Identity self, Registry* registry, const Dispatcher* dispatcher,
-                                                 std::function<v1::ReloadResponse()> reload)
-    : self_(std::move(self)), registry_(registry), dispatcher_(dispatcher), reload_(std::move(reload)) {}
+ClusterAdminServiceImpl::ClusterAdminServiceImpl(Parts parts) : parts_(std::move(parts)) {}
 
 grpc::Status ClusterAdminServiceImpl::ListRanks(grpc::ServerContext*, const v1::ListRanksRequest*,
                                                 v1::ListRanksResponse* response) {
-  const AssignedCounts assigned = dispatcher_->Assigned();
-  std::map<std::string, RankOrders> absent = registry_->Orders();
-  *response->mutable_router() = self_;
-  for (const RankRecord& record : registry_->Snapshot().ranks) {
+  const AssignedCounts assigned = parts_.dispatcher->Assigned();
+  std::map<std::string, RankOrders> absent = parts_.ranks->Orders();
+  *response->mutable_router() = parts_.self;
+  for (const RankRecord& record : parts_.ranks->Snapshot().ranks) {
     v1::AdminRank* rank = response->add_ranks();
     *rank->mutable_identity() = record.identity;
     rank->set_state(StateOf(record));
@@ -72,25 +58,27 @@ grpc::Status ClusterAdminServiceImpl::ListRanks(grpc::ServerContext*, const v1::
     rank->set_state("absent");
     SetOrders(orders, rank);
   }
-  response->set_moved_requests(dispatcher_->counters().moved);
+  for (std::string& address : parts_.routers()) response->add_routers(std::move(address));
+  response->set_moved_requests(parts_.dispatcher->counters().moved);
   return grpc::Status::OK;
 }
 
 grpc::Status ClusterAdminServiceImpl::OrderRank(grpc::ServerContext*, const v1::OrderRankRequest* request,
-                                                v1::OrderRankResponse*) {
-  const absl::Status obeyed = Obey(*request, registry_);
-  if (obeyed.ok() && request->has_duty()) {
-    spdlog::info("an operator's order for {}: {}", request->rank(), v1::RankDuty_Name(request->duty()));
-  }
-  if (obeyed.ok() && request->has_weight()) {
-    spdlog::info("an operator's order for {}: weight {}", request->rank(), request->weight());
-  }
-  return ToGrpc(obeyed);
+                                                v1::OrderRankResponse* response) {
+  *response->mutable_router() = parts_.self;
+  if (const absl::Status good = Check(*request, *parts_.ranks); !good.ok()) return ToGrpc(good);
+  if (request->only_check()) return grpc::Status::OK;
+  LogOrder(*request);
+  if (parts_.shared_orders == nullptr) return ToGrpc(Obey(*request, parts_.ranks));
+  const absl::Status shared = parts_.shared_orders->Take(*request);
+  response->set_in_registry(shared.ok());
+  if (!shared.ok()) response->set_registry_error(std::string(shared.message()));
+  return grpc::Status::OK;
 }
 
 grpc::Status ClusterAdminServiceImpl::Reload(grpc::ServerContext*, const v1::ReloadRequest*,
                                              v1::ReloadResponse* response) {
-  *response = reload_();
+  *response = parts_.reload();
   return grpc::Status::OK;
 }
 

@@ -22,6 +22,7 @@ except ImportError:
     raise SystemExit(77)
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
+from up_cluster import Cluster, answers, get, run, status
 from waiting import wait_until
 
 winnow, source = os.path.abspath(sys.argv[1]), sys.argv[2]
@@ -32,12 +33,6 @@ kinds = ["kubernetes", "compose", "systemd", "slurm"]
 
 def step(text):
     print(f"-- {text}", flush=True)
-
-
-def run(*command, **options):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
-    assert done.returncode == 0, (command, done.stdout, done.stderr)
-    return done.stdout
 
 
 def fits_schema():
@@ -93,46 +88,11 @@ def rendered_is_accepted(folder):
         print("   skipped: there is no systemd-analyze")
 
 
-class Cluster:
-    def __init__(self, *arguments):
-        self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen([winnow, "up", *arguments], stdout=subprocess.PIPE, stderr=self.log, text=True)
-
-    def ready(self):
-        line = self.process.stdout.readline()
-        assert line.startswith("ready "), self.text()
-        return dict(word.split("=") for word in line.split()[1:])
-
-    def children(self):
-        """Ids of its processes that run."""
-        found = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True).stdout
-        return [int(process) for process in found.split()]
-
-    def text(self):
-        self.log.seek(0)
-        return self.log.read()
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(60) == 0, self.text()
-
-
-def get(address, path, body=None):
-    command = ["curl", "-fsS", "--noproxy", "*", "--retry", "60", "--retry-delay", "1", "--retry-all-errors",
-               f"http://{address}{path}"]
-    return json.loads(run(*command, *(["-d", json.dumps(body)] if body else [])))
-
-
-def answers(address):
-    answer = get(address, "/v1/completions", {"prompt": "The code of nerita is 271828.", "max_tokens": 4})
-    assert answer["usage"]["completion_tokens"] >= 1, answer
-
-
 FREE_PORTS = ["--http=127.0.0.1:0", "--grpc=127.0.0.1:0", "--metrics=127.0.0.1:0"]
 
 
 def serves(path):
-    cluster = Cluster("-f", path, *FREE_PORTS)
+    cluster = Cluster(winnow, "-f", path, *FREE_PORTS)
     addresses = cluster.ready()
     answers(addresses["http"])
     for metrics in addresses["metrics"].split(","):
@@ -149,13 +109,8 @@ def serves(path):
     assert not any(os.path.exists(f"/proc/{process}") for process in left)
 
 
-def status(address, path):
-    command = ["curl", "-sS", "--noproxy", "*", "-o", "/dev/null", "-w", "%{http_code}", f"http://{address}{path}"]
-    return subprocess.run(command, capture_output=True, text=True).stdout
-
-
 def drains():
-    cluster = Cluster("-f", "deploy/cpu.yaml", *FREE_PORTS, "--drain-delay=4s")
+    cluster = Cluster(winnow, "-f", "deploy/cpu.yaml", *FREE_PORTS, "--drain-delay=4s")
     http = cluster.ready()["http"]
     assert status(http, "/ready") == "200"
     cluster.process.send_signal(signal.SIGTERM)
@@ -177,7 +132,7 @@ def nodes_serve_together():
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(manifest, file, sort_keys=False)
         file.flush()
-        store, head, compute = [Cluster("-f", file.name, "--node", name) for name in ("store", "head", "compute")]
+        store, head, compute = [Cluster(winnow, "-f", file.name, "--node", name) for name in ("store", "head", "compute")]
         http = head.ready()["http"]
         compute.ready()
         store.ready()

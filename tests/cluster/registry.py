@@ -4,7 +4,6 @@
 usage: registry.py WINNOW MODEL. Ends with 77 where there is no etcd.
 """
 
-import base64
 import http.client
 import json
 import pathlib
@@ -19,11 +18,11 @@ import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "support"))
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1] / "observability"))
+import etcd as etcd_server
 from processes import Processes, free_port
 from waiting import wait_until
 
 winnow, model = sys.argv[1:3]
-ETCD = "/usr/bin/etcd"
 STREAMS, TOKENS = 32, 96
 LIMIT_S = 180
 
@@ -47,33 +46,6 @@ def metric(address, name):
     values = [float(line.rsplit(" ", 1)[1]) for line in get(address, "/metrics")[1].splitlines()
               if line.startswith((name + "{", name + " "))]
     return sum(values) if values else None
-
-
-class Etcd:
-    def __init__(self, processes, folder):
-        self.processes, self.data = processes, pathlib.Path(folder) / "data"
-        self.address, self.peers = f"127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
-        self.url = f"etcd://{self.address}/test"
-        self.start()
-
-    def start(self):
-        clients = f"http://{self.address}"
-        self.process = self.processes.start("etcd", [
-            ETCD, "--name=one", f"--data-dir={self.data}", f"--listen-client-urls={clients}",
-            f"--advertise-client-urls={clients}", f"--listen-peer-urls={self.peers}",
-            f"--initial-advertise-peer-urls={self.peers}", f"--initial-cluster=one={self.peers}"])
-        wait_until("etcd answers", lambda: get(self.address, "/health")[0] == 200, LIMIT_S)
-
-    def records(self):
-        """What is published, by key behind the cluster's name."""
-        def text(part):
-            return base64.b64encode(part.encode()).decode()
-        body = json.dumps({"key": text("test/"), "range_end": text("test0")}).encode()
-        request = urllib.request.Request(f"http://{self.address}/v3/kv/range", data=body)
-        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=20) as reply:
-            entries = json.load(reply).get("kvs", [])
-        return {base64.b64decode(entry["key"]).decode().removeprefix("test/local/"):
-                json.loads(base64.b64decode(entry["value"])) for entry in entries}
 
 
 class Role:
@@ -181,7 +153,7 @@ def begun(clients):
 
 
 def main(processes, folder):
-    etcd = Etcd(processes, folder)
+    etcd = etcd_server.Etcd(processes, folder)
     step("routers and ranks that know nothing but the registry come together")
     routers = [router(processes, etcd, f"router-{i}") for i in range(2)]
     ranks = [inference(processes, etcd, f"inference-{i}") for i in range(2)]
@@ -265,8 +237,8 @@ def main(processes, folder):
     assert etcd.records() == {}, etcd.records()
 
 
-if not pathlib.Path(ETCD).exists():
-    print(f"skipped: there is no {ETCD} (Debian's etcd-server)")
+if not etcd_server.is_installed():
+    print(f"skipped: there is no {etcd_server.ETCD} (Debian's etcd-server)")
     sys.exit(77)
 began = time.monotonic()
 with tempfile.TemporaryDirectory() as folder, Processes() as processes:
