@@ -1,0 +1,108 @@
+// Faults that keep processes from running.
+#include <signal.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/strings/str_format.h"
+#include "cmd/chaos/faults/fault.h"
+
+namespace winnow::chaos {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLook{50};
+constexpr int kLoopsPerCore = 4;
+// The loops must have run, whatever else does, and the cluster's threads must have been kept from running for half of
+// the time in which they could.
+constexpr double kLeastOfLoops = 0.01;
+constexpr double kLeastLost = 0.5;
+
+double ThreadCpu() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
+}
+
+// Time that the cluster's threads have had a core, and that they have waited for one.
+struct CoreTime {
+  double had_s = 0, waited_s = 0;
+};
+CoreTime CoreTimeOf(const Members& members) {
+  CoreTime time;
+  for (const auto& [rank, member] : members) {
+    const absl::StatusOr<ProcessFigures> figures = member.process.Figures();
+    if (!figures.ok()) continue;
+    time.had_s += figures->cpu_s;
+    time.waited_s += figures->run_delay_s;
+  }
+  return time;
+}
+
+}  // namespace
+
+Effect Suspend(const Strike& strike, const std::stop_token& stop) {
+  const Process& process = strike.target->process;
+  if (!strike.pretend && !process.Signal(SIGSTOP).ok()) return {.seen = false, .evidence = "the process has ended"};
+  const Clock::time_point begin = Clock::now();
+  SleepFor(kLook, stop);
+  const absl::StatusOr<ProcessFigures> first = process.Figures();
+  int looks = 0, stopped = 0;
+  double last_cpu_s = first.ok() ? first->cpu_s : 0;
+  const auto look = [&] {
+    const absl::StatusOr<ProcessFigures> figures = process.Figures();
+    ++looks;
+    if (!figures.ok()) return;
+    stopped += figures->state == 'T';
+    last_cpu_s = figures->cpu_s;
+  };
+  do {
+    look();
+  } while (Clock::now() - begin + kLook < strike.lasts && SleepFor(kLook, stop));
+  if (!strike.pretend) {
+    const absl::Status resumed = process.Signal(SIGCONT);
+    if (!resumed.ok()) return {.seen = false, .evidence = std::string(resumed.message())};
+  }
+  const double cpu_s = first.ok() ? last_cpu_s - first->cpu_s : 0;
+  return {.seen = stopped > 0 && stopped == looks,
+          .evidence = absl::StrFormat("state T at %d of %d looks in %s, in which it had %.2f s of a core", stopped,
+                                      looks, TimeText(Clock::now() - begin), cpu_s)};
+}
+
+Effect Starve(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
+  const Members members = cluster.Find();
+  const CoreTime before = CoreTimeOf(members);
+  const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  const unsigned loops = strike.pretend ? 0 : cores * kLoopsPerCore;
+  const Clock::time_point begin = Clock::now();
+  std::atomic<bool> over{false};
+  std::vector<double> cpu_s(loops);
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < loops; ++i) {
+      threads.emplace_back([&over, &used = cpu_s[i]] {
+        while (!over.load(std::memory_order_relaxed)) {
+        }
+        used = ThreadCpu();
+      });
+    }
+    SleepFor(strike.lasts, stop);
+    over = true;
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  double used_s = 0;
+  for (const double each : cpu_s) used_s += each;
+  const double share = used_s / (seconds * cores);
+  const CoreTime after = CoreTimeOf(members);
+  const double had_s = after.had_s - before.had_s, waited_s = after.waited_s - before.waited_s;
+  const double lost = waited_s > 0 ? waited_s / (waited_s + had_s) : 0;
+  return {
+      .seen = share >= kLeastOfLoops && lost >= kLeastLost,
+      .evidence = absl::StrFormat("%u busy loops had %.0f %% of %u cores for %.1f s; the cluster's threads had %.1f "
+                                  "s of a core and waited %.1f s for one: %.0f %% lost",
+                                  loops, 100 * share, cores, seconds, had_s, waited_s, 100 * lost)};
+}
+
+}  // namespace winnow::chaos
