@@ -217,10 +217,14 @@ class Totals {
     print("samples answered or cancelled", sum_.samples);
     print("of these cancelled by their clients", sum_.cancelled);
     print("tokens", sum_.tokens);
-    print("failovers by attaching", sum_.reattaches);
-    print("failovers by computing again", sum_.recomputes);
-    print("hand-overs", sum_.hand_overs);
-    print("leases that ran out", sum_.expired_leases);
+    print("lost with a router, as streams are that cannot be resumed", sum_.lost_with_router);
+    print("failovers by attaching", sum_.routers.reattaches);
+    print("failovers by computing again", sum_.routers.recomputes);
+    print("replicas promoted", sum_.routers.promotions);
+    print("answers resumed", sum_.routers.resumed);
+    print("answers resumed by computing again", sum_.routers.resumed_recompute);
+    print("hand-overs", sum_.routers.hand_overs);
+    print("leases that ran out", sum_.routers.expired_leases);
     print("frames of stale epochs refused", sum_.stale_epochs);
     print("answers marked not identical", sum_.not_identical);
     for (size_t i = 0; i < kFaultNames.size(); ++i) print(std::string(kFaultNames[i]).c_str(), sum_.faults[i]);
@@ -234,10 +238,8 @@ class Totals {
     sum_.cancelled += counts.cancelled;
     sum_.tokens += counts.tokens;
     sum_.not_identical += counts.not_identical;
-    sum_.reattaches += counts.reattaches;
-    sum_.recomputes += counts.recomputes;
-    sum_.hand_overs += counts.hand_overs;
-    sum_.expired_leases += counts.expired_leases;
+    sum_.lost_with_router += counts.lost_with_router;
+    sum_.routers += counts.routers;
     sum_.stale_epochs += counts.stale_epochs;
     for (size_t i = 0; i < kFaultNames.size(); ++i) sum_.faults[i] += counts.faults[i];
   }

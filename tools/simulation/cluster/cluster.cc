@@ -6,104 +6,132 @@
 #include "common/base/check.h"
 
 namespace winnow::simulation {
-namespace {
 
-const HostPort kRouter{"10.0.0.1", 7000};
-
-}  // namespace
+RouterCounts& RouterCounts::operator+=(const RouterCounts& other) {
+  reattaches += other.reattaches;
+  recomputes += other.recomputes;
+  hand_overs += other.hand_overs;
+  resumed += other.resumed;
+  resumed_recompute += other.resumed_recompute;
+  promotions += other.promotions;
+  expired_leases += other.expired_leases;
+  return *this;
+}
 
 Cluster::Cluster(uint64_t seed, const ClusterShape& shape, bool tracing)
     : shape_(shape), runtime_(seed), network_(&runtime_) {
   runtime_.set_tracing(tracing);
   for (size_t i = 0; i < shape.inference.size(); ++i) ranks_.push_back(absl::StrCat("inference-", i));
   for (size_t i = 0; i < shape.caches.size(); ++i) ranks_.push_back(absl::StrCat("cache-", i));
-  present_.resize(ranks_.size());
-  router_process_ = runtime_.NewProcess("router", kRouter.ToString());
-  runtime_.Spawn(router_process_, [this] { router_ = std::make_unique<RouterProcess>(&rpc_, kRouter, shape_.shards); });
+  for (size_t i = 0; i < shape.num_routers; ++i) routers_.push_back(absl::StrCat("router-", i));
+  for (size_t i = 0; i < ranks_.size(); ++i) addresses_[ranks_[i]] = {absl::StrCat("10.0.1.", i), 7000};
+  for (size_t i = 0; i < routers_.size(); ++i) addresses_[routers_[i]] = {absl::StrCat("10.0.0.", i + 1), 7000};
+  for (const auto& [name, address] : addresses_) present_[name] = {};
+  for (const std::string& router : routers_) Start(router);
   for (const std::string& rank : ranks_) Start(rank);
 }
 
-size_t Cluster::IndexOf(const std::string& rank) const {
-  const auto found = std::find(ranks_.begin(), ranks_.end(), rank);
-  WINNOW_CHECK(found != ranks_.end());
-  return static_cast<size_t>(found - ranks_.begin());
-}
-
-Process* Cluster::Find(const std::string& rank) const {
-  return rank == "router" ? router_process_ : present_[IndexOf(rank)].process;
-}
-
-void Cluster::Start(const std::string& rank) {
-  const size_t index = IndexOf(rank);
-  WINNOW_CHECK(present_[index].process == nullptr);
-  const HostPort address{absl::StrCat("10.0.1.", index), 7000};
-  Process* const process = runtime_.NewProcess(rank, address.ToString());
-  present_[index].process = process;
-  const RankPlace place{.name = rank, .incarnation = runtime_.Random() | 1, .address = address, .router = kRouter};
-  runtime_.Trace(rank, absl::StrCat("starts, incarnation ", place.incarnation));
-  runtime_.Spawn(process, [this, index, place, process] {
-    if (IsInference(index)) {
-      auto made = std::make_shared<InferenceProcess>(&rpc_, &frames_, place, shape_.inference[index]);
-      if (present_[index].process == process) present_[index].inference = std::move(made);
-    } else {
-      auto made =
-          std::make_shared<CacheProcess>(&rpc_, &frames_, place, shape_.caches[index - shape_.inference.size()]);
-      if (present_[index].process == process) present_[index].cache = std::move(made);
-    }
+void Cluster::Start(const std::string& name) {
+  Present& present = present_.at(name);
+  WINNOW_CHECK(present.process == nullptr);
+  const HostPort& address = addresses_.at(name);
+  Process* const process = runtime_.NewProcess(name, address.ToString());
+  present.process = process;
+  RankPlace place{.name = name, .incarnation = runtime_.Random() | 1, .address = address, .routers = {}};
+  for (const std::string& router : routers_) place.routers.push_back(addresses_.at(router));
+  runtime_.Trace(name, absl::StrCat("starts, incarnation ", place.incarnation));
+  runtime_.Spawn(process, [this, name, place, process] {
+    Present made{.process = process, .inference = nullptr, .cache = nullptr, .router = nullptr};
+    Make(name, place, made);
+    Present& present = present_.at(name);
+    if (present.process == process) present = std::move(made);
   });
 }
 
-void Cluster::Kill(const std::string& rank) {
-  Rank& present = present_[IndexOf(rank)];
-  if (present.process == nullptr) return;
-  runtime_.Trace(rank, "is killed");
-  network_.Kill(present.process);
-  past_.push_back(std::exchange(present, {}));
+// In a thread of the process.
+void Cluster::Make(const std::string& name, const RankPlace& place, Present& made) {
+  const auto number = static_cast<size_t>(name.back() - '0');
+  if (name.starts_with("inference")) {
+    made.inference = std::make_shared<InferenceProcess>(&rpc_, &frames_, place, shape_.inference[number]);
+  } else if (name.starts_with("cache")) {
+    made.cache = std::make_shared<CacheProcess>(&rpc_, &frames_, place, shape_.caches[number]);
+  } else {
+    made.router =
+        std::make_shared<RouterProcess>(&rpc_, name, place.incarnation, place.address, shape_.shards, shape_.replicas);
+  }
 }
 
-const InferenceProcess* Cluster::inference(const std::string& rank) const {
-  return present_[IndexOf(rank)].inference.get();
+void Cluster::Kill(const std::string& name) {
+  Present& present = present_.at(name);
+  if (present.process == nullptr) return;
+  runtime_.Trace(name, "is killed");
+  network_.Kill(present.process);
+  past_.push_back(std::exchange(present, {}));
+  if (name.starts_with("router") && on_router_killed) on_router_killed(past_.back().process);
 }
 
 const CacheProcess* Cluster::cache(const std::string& rank) const {
-  return present_[IndexOf(rank)].cache.get();
+  return present_.at(rank).cache.get();
 }
 
 bool Cluster::IsComplete() const {
-  if (router_ == nullptr) return false;
-  const MembershipSnapshot snapshot = router_->registry().Snapshot();
-  if (snapshot.ranks.size() != ranks_.size()) return false;
-  return std::all_of(snapshot.ranks.begin(), snapshot.ranks.end(),
-                     [](const RankRecord& rank) { return rank.takes_work() && rank.unreached.empty(); });
+  return std::all_of(routers_.begin(), routers_.end(), [&](const std::string& name) {
+    const RouterProcess* const router = this->router(name);
+    if (router == nullptr) return false;
+    const MembershipSnapshot snapshot = router->registry().Snapshot();
+    if (snapshot.ranks.size() != ranks_.size()) return false;
+    return std::all_of(snapshot.ranks.begin(), snapshot.ranks.end(),
+                       [](const RankRecord& rank) { return rank.takes_work() && rank.unreached.empty(); });
+  });
 }
 
 std::string Cluster::Remainder() const {
   std::string left;
-  const auto note = [&](const std::string& where, const char* what, uint64_t count) {
-    if (count != 0) absl::StrAppend(&left, left.empty() ? "" : ", ", where, " has ", count, " ", what);
-  };
-  const DispatcherCounters& counters = router_->dispatcher().counters();
-  note("router", "running requests", static_cast<uint64_t>(counters.running.load()));
-  note("router", "waiting requests", static_cast<uint64_t>(counters.waiting.load()));
-  note("router", "requests", router_->dispatcher().num_requests());
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Rank& rank = present_[i];
-    if (rank.inference != nullptr) {
-      const InferenceRankMetrics& metrics = rank.inference->metrics();
-      note(ranks_[i], "running sequences", metrics.running_sequences);
-      note(ranks_[i], "waiting sequences", metrics.waiting_sequences);
-      note(ranks_[i], "slot pages in use", metrics.slot_pages_used);
-      note(ranks_[i], "bytes of prefill memory in use", metrics.prefill_kv_bytes);
+  for (const auto& [name, present] : present_) {
+    const auto note = [&, &name = name](const char* what, uint64_t count) {
+      if (count != 0) absl::StrAppend(&left, left.empty() ? "" : ", ", name, " has ", count, " ", what);
+    };
+    if (present.router != nullptr) {
+      const DispatcherCounters& counters = present.router->dispatcher().counters();
+      note("running requests", static_cast<uint64_t>(counters.running.load()));
+      note("waiting requests", static_cast<uint64_t>(counters.waiting.load()));
+      note("requests", present.router->dispatcher().num_requests());
     }
-    if (rank.cache != nullptr) {
-      const CacheRankMetrics& metrics = rank.cache->metrics();
-      note(ranks_[i], "attached sequences", metrics.active_sequences.get());
-      note(ranks_[i], "detached sequences", metrics.detached_sequences.get());
-      note(ranks_[i], "blocks in use", metrics.blocks_used.get());
-      note(ranks_[i], "blocks reserved", metrics.blocks_reserved.get());
+    if (present.inference != nullptr) {
+      const InferenceRankMetrics& metrics = present.inference->metrics();
+      note("running sequences", metrics.running_sequences);
+      note("waiting sequences", metrics.waiting_sequences);
+      note("slot pages in use", metrics.slot_pages_used);
+      note("bytes of prefill memory in use", metrics.prefill_kv_bytes);
+      note("answers held", metrics.held_requests);
+    }
+    if (present.cache != nullptr) {
+      const CacheRankMetrics& metrics = present.cache->metrics();
+      note("attached sequences", metrics.active_sequences.get());
+      note("detached sequences", metrics.detached_sequences.get());
+      note("blocks in use", metrics.blocks_used.get());
+      note("blocks reserved", metrics.blocks_reserved.get());
     }
   }
   return left;
+}
+
+RouterCounts Cluster::CountsOfRouters() const {
+  RouterCounts sum;
+  const auto add = [&](const Present& present) {
+    if (present.router == nullptr) return;
+    const DispatcherCounters& counters = present.router->dispatcher().counters();
+    sum += {.reattaches = counters.failovers_reattach,
+            .recomputes = counters.failovers_recompute,
+            .hand_overs = counters.hand_overs,
+            .resumed = counters.resumed,
+            .resumed_recompute = counters.resumed_recompute,
+            .promotions = counters.promotions,
+            .expired_leases = present.router->expired_leases()};
+  };
+  for (const auto& [name, present] : present_) add(present);
+  for (const Present& past : past_) add(past);
+  return sum;
 }
 
 }  // namespace winnow::simulation

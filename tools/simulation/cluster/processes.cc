@@ -1,6 +1,7 @@
 #include "tools/simulation/cluster/processes.h"
 
 #include "kernels/kernel_table.h"
+#include "tools/simulation/network/blocking_stream.h"
 
 namespace winnow::simulation {
 namespace {
@@ -30,16 +31,20 @@ void ServeAdmin(Services& services, AdminServiceImpl* admin) {
   services.AddBlocking("Reach", admin, &AdminServiceImpl::Reach);
 }
 
-std::unique_ptr<MembershipClient> Join(const RankPlace& place, v1::RegisterRequest registration,
-                                       std::function<v1::RankLoad()> load) {
-  MembershipClient::Options options;
-  options.router = place.router;
-  options.registration = std::move(registration);
-  options.load = std::move(load);
-  options.on_refused = [name = place.name](const absl::Status& status) {
-    Runtime::current()->Trace(name, absl::StrCat("is refused by the router: ", status.message()));
-  };
-  return std::make_unique<MembershipClient>(std::move(options));
+Memberships Join(const RankPlace& place, const v1::RegisterRequest& registration,
+                 const std::function<v1::RankLoad()>& load) {
+  Memberships memberships;
+  for (const HostPort& router : place.routers) {
+    MembershipClient::Options options;
+    options.router = router;
+    options.registration = registration;
+    options.load = load;
+    options.on_refused = [name = place.name](const absl::Status& status) {
+      Runtime::current()->Trace(name, absl::StrCat("is refused by a router: ", status.message()));
+    };
+    memberships.push_back(std::make_unique<MembershipClient>(std::move(options)));
+  }
+  return memberships;
 }
 
 }  // namespace
@@ -71,7 +76,8 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
                                                             .max_budget_tokens = kUnlimitedBudget,
                                                             .lookahead = 1,
                                                             .layout = layout,
-                                                            .slot_pages = shape.slot_pages});
+                                                            .slot_pages = shape.slot_pages},
+                                               ResumeLimits{.grace = shape.resume_grace});
   admin_ = NewAdmin(identity, [this] { return Load(); });
   engine_->Start();
 
@@ -89,7 +95,7 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
   registration.mutable_limits()->set_max_budget_tokens(kUnlimitedBudget);
   registration.mutable_limits()->set_max_running(shape.max_running);
   registration.set_phases(shape.phases);
-  membership_ = Join(place, std::move(registration), [this] { return Load(); });
+  memberships_ = Join(place, registration, [this] { return Load(); });
 }
 
 v1::RankLoad InferenceProcess::Load() const {
@@ -112,6 +118,7 @@ CacheProcess::CacheProcess(Rpc* rpc, FrameNetwork* frames, const RankPlace& plac
   rank_ = std::make_unique<CacheRank>(options, CpuKernels("portable").value(), frames->NewTransport(place.incarnation));
   cache_service_ = std::make_unique<CacheServiceImpl>(rank_.get());
   transport_service_ = std::make_unique<TransportServiceImpl>(rank_.get());
+  replication_service_ = std::make_unique<ReplicationServiceImpl>(rank_.get());
   admin_ = NewAdmin(options.identity, [this] { return rank_->Load(); });
   rank_->Start();
 
@@ -124,35 +131,40 @@ CacheProcess::CacheProcess(Rpc* rpc, FrameNetwork* frames, const RankPlace& plac
   services->AddBlocking("ReleaseSequence", cache_service_.get(), &CacheServiceImpl::ReleaseSequence);
   services->bidi["Exchange"] = BidiHandler<v1::ExchangeRequest, v1::ExchangeResponse>(
       [this](grpc::CallbackServerContext* context) { return transport_service_->Exchange(context); });
+  services->AddBlocking("KeepReplica", replication_service_.get(), &ReplicationServiceImpl::KeepReplica);
+  services->bidi["Feed"] = BlockingBidiHandler<v1::FeedRequest, v1::FeedResponse>(
+      [this](grpc::ServerContext* context, auto& stream) { return replication_service_->TakeFeed(context, stream); });
   rpc->Serve(rpc->runtime().running()->process, std::move(services));
 
   v1::RegisterRequest registration;
   *registration.mutable_identity() = options.identity;
   *registration.mutable_fingerprint() = rank_->Fingerprint();
-  membership_ = Join(place, std::move(registration), [this] { return rank_->Load(); });
+  memberships_ = Join(place, registration, [this] { return rank_->Load(); });
 }
 
-RouterProcess::RouterProcess(Rpc* rpc, const HostPort& address, const ShardRange& shards)
+RouterProcess::RouterProcess(Rpc* rpc, const std::string& name, uint64_t incarnation, const HostPort& address,
+                             const ShardRange& shards, uint32_t replicas)
     : registry_({.cluster = "simulation",
                  .lease_check = kLeaseCheckInterval,
                  .reachability_is_checked = true,
                  .on_departure =
-                     [this](const v1::Identity& rank, Departure why) {
+                     [this, name](const v1::Identity& rank, Departure why) {
                        expired_leases_ += why == Departure::kExpired;
                        const char* const what = why == Departure::kLeft      ? " has left"
                                                 : why == Departure::kExpired ? " is lost: its lease ran out"
                                                                              : " is lost: its connection broke";
-                       Runtime::current()->Trace("router", rank.rank() + what);
+                       Runtime::current()->Trace(name, rank.rank() + what);
                      }}),
       reachability_({}, &registry_),
       membership_service_(&registry_, &reachability_) {
   DispatcherOptions options;
   options.identity.set_cluster("simulation");
   options.identity.set_role(v1::ROLE_ROUTER);
-  options.identity.set_rank("router");
-  options.identity.set_incarnation(1);
+  options.identity.set_rank(name);
+  options.identity.set_incarnation(incarnation);
   options.identity.set_address(address.ToString());
   options.shards = shards;
+  options.replicas = replicas;
   dispatcher_ = std::make_unique<Dispatcher>(std::move(options), &registry_, &timers_);
   CheckLeases();
   CheckLinks();

@@ -1,9 +1,11 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cache_rank/service/cache_rank.h"
 #include "cache_rank/service/cache_service.h"
+#include "cache_rank/service/replication_service.h"
 #include "cache_rank/service/transport_service.h"
 #include "common/rpc/admin_service.h"
 #include "common/rpc/membership_client.h"
@@ -27,8 +29,11 @@ struct RankPlace {
   std::string name;
   uint64_t incarnation = 0;
   HostPort address;
-  HostPort router;
+  std::vector<HostPort> routers;  // all that may be there
 };
+
+// One with each router.
+using Memberships = std::vector<std::unique_ptr<MembershipClient>>;
 
 struct InferenceShape {
   uint32_t max_running = 16;
@@ -37,6 +42,7 @@ struct InferenceShape {
   std::chrono::milliseconds wait_timeout{10000};  // of a step for its frames
   Nanos step = 8 * kMillisecond;                  // of computing, beside what rows and tokens cost
   Nanos prompt_token = 50 * kMicrosecond;
+  std::chrono::milliseconds resume_grace{4000};  // short, so that it ends in some runs
 };
 
 class InferenceProcess {
@@ -52,7 +58,7 @@ class InferenceProcess {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<RankServiceImpl> service_;
   std::unique_ptr<AdminServiceImpl> admin_;
-  std::unique_ptr<MembershipClient> membership_;
+  Memberships memberships_;
 };
 
 struct CacheShape {
@@ -69,13 +75,15 @@ class CacheProcess {
   std::unique_ptr<CacheRank> rank_;
   std::unique_ptr<CacheServiceImpl> cache_service_;
   std::unique_ptr<TransportServiceImpl> transport_service_;
+  std::unique_ptr<ReplicationServiceImpl> replication_service_;
   std::unique_ptr<AdminServiceImpl> admin_;
-  std::unique_ptr<MembershipClient> membership_;
+  Memberships memberships_;
 };
 
 class RouterProcess {
  public:
-  RouterProcess(Rpc* rpc, const HostPort& address, const ShardRange& shards);
+  RouterProcess(Rpc* rpc, const std::string& name, uint64_t incarnation, const HostPort& address,
+                const ShardRange& shards, uint32_t replicas);
   Dispatcher& dispatcher() { return *dispatcher_; }
   const Registry& registry() const { return registry_; }
   uint64_t expired_leases() const { return expired_leases_; }

@@ -88,14 +88,18 @@ grpc::Status Rpc::Call(const std::string& address, grpc::ClientContext* context,
   const Nanos until = has_deadline ? runtime.now() + left : kNever;
 
   auto there = std::make_shared<Pipe>(network_, self);
-  auto arrive = [this, call, method, deadline, bytes = request.SerializeAsString()](Process* server) {
+  auto arrive = [this, call, method, has_deadline, left, bytes = request.SerializeAsString()](Process* server) {
     const Services* const services = Find(server);
     const auto handler = services == nullptr ? decltype(services->unary.end()){} : services->unary.find(method);
     if (services == nullptr || handler == services->unary.end()) {
       return this->runtime().At(this->runtime().now() + network_->Latency(), call->client,
                                 [call] { call->Finish(Unreachable(), ""); });
     }
-    this->runtime().Spawn(server, [this, call, server, deadline, bytes, handle = handler->second] {
+    this->runtime().Spawn(server, [this, call, server, has_deadline, left, bytes, handle = handler->second] {
+      // As in gRPC, what travels is the time that is left, and it counts from when the server reads that: one that was
+      // stopped gives a call as much time as if it had just come.
+      const auto deadline = has_deadline ? std::chrono::system_clock::now() + std::chrono::nanoseconds(left)
+                                         : std::chrono::system_clock::time_point::max();
       handle(bytes, deadline, [this, call, server](const grpc::Status& status, const auto* answer) {
         auto back = std::make_shared<Pipe>(network_, server);
         back->Send(call->client, [call, status, text = status.ok() ? answer->SerializeAsString() : std::string()] {

@@ -2,11 +2,13 @@
 // program is linked.
 #include "common/base/check.h"
 #include "common/rpc/channel.h"
+#include "tools/simulation/network/blocking_stream.h"
 #include "tools/simulation/network/rpc.h"
 #include "winnow/v1/admin.grpc.pb.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/membership.grpc.pb.h"
 #include "winnow/v1/rank.grpc.pb.h"
+#include "winnow/v1/replication.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
 namespace winnow {
@@ -67,6 +69,14 @@ void MembershipService::Stub::async::Heartbeat(grpc::ClientContext* context,
   simulation::Open(stub_->channel_.get(), "Heartbeat", context, reactor);
 }
 
+// Callers see the interface alone (replica_feed.cc), which begins where the class does.
+grpc::ClientReaderWriter<FeedRequest, FeedResponse>* ReplicationService::Stub::FeedRaw(grpc::ClientContext* context) {
+  grpc::ClientReaderWriterInterface<FeedRequest, FeedResponse>* const stream =
+      new simulation::BlockingClientStream<FeedRequest, FeedResponse>(
+          simulation::Rpc::current(), simulation::AddressOf(channel_.get()), "Feed", context);
+  return static_cast<grpc::ClientReaderWriter<FeedRequest, FeedResponse>*>(stream);
+}
+
 #define WINNOW_SIMULATED_CALL(Service, Method)                                                                \
   grpc::Status Service::Stub::Method(grpc::ClientContext* context, const Method##Request& request,            \
                                      Method##Response* response) {                                            \
@@ -80,6 +90,7 @@ WINNOW_SIMULATED_CALL(CacheService, AttachSequence)
 WINNOW_SIMULATED_CALL(CacheService, PushPrefix)
 WINNOW_SIMULATED_CALL(CacheService, ForkSequence)
 WINNOW_SIMULATED_CALL(CacheService, ReleaseSequence)
+WINNOW_SIMULATED_CALL(ReplicationService, KeepReplica)
 WINNOW_SIMULATED_CALL(AdminService, GetServerInfo)
 WINNOW_SIMULATED_CALL(AdminService, Reach)
 #undef WINNOW_SIMULATED_CALL

@@ -22,15 +22,19 @@ class Planner {
         return Kill(at, RankOf("inference"));
       case Fault::kKillCache:
         return Kill(at, RankOf("cache"));
+      case Fault::kKillRouter:
+        return Kill(at, AnyRouter());
       case Fault::kStopInference:
         return Stop(at, RankOf("inference"), Length());
       case Fault::kStopCache:
         return Stop(at, RankOf("cache"), Length());
       case Fault::kStopRouter:
-        return Stop(at, "router", Length());
-      case Fault::kLateRouter:
-        for (Nanos next = at; next < to_; next += 3500 * kMillisecond) Stop(next, "router", 2300 * kMillisecond);
+        return Stop(at, AnyRouter(), Length());
+      case Fault::kLateRouter: {
+        const std::string router = AnyRouter();
+        for (Nanos next = at; next < to_; next += 3500 * kMillisecond) Stop(next, router, 2300 * kMillisecond);
         return;
+      }
       case Fault::kSlow:
         return Slow(at, AnyProcess());
       case Fault::kPartition:
@@ -67,15 +71,17 @@ class Planner {
     return ranks[runtime_.Random(ranks.size())];
   }
   std::string AnyProcess() {
-    const uint64_t i = runtime_.Random(cluster_.ranks().size() + 1);
-    return i == cluster_.ranks().size() ? "router" : cluster_.ranks()[i];
+    const size_t ranks = cluster_.ranks().size();
+    const uint64_t i = runtime_.Random(ranks + cluster_.routers().size());
+    return i < ranks ? cluster_.ranks()[i] : cluster_.routers()[i - ranks];
   }
+  std::string AnyRouter() { return cluster_.routers()[runtime_.Random(cluster_.routers().size())]; }
 
-  void Kill(Nanos at, const std::string& rank) {
+  void Kill(Nanos at, const std::string& name) {
     Cluster* const cluster = &cluster_;
-    runtime_.At(at, [cluster, rank] { cluster->Kill(rank); });
-    runtime_.At(End(at, 20 * kMillisecond + Length()), [cluster, rank] {
-      if (cluster->Find(rank) == nullptr) cluster->Start(rank);
+    runtime_.At(at, [cluster, name] { cluster->Kill(name); });
+    runtime_.At(End(at, 20 * kMillisecond + Length()), [cluster, name] {
+      if (cluster->Find(name) == nullptr) cluster->Start(name);
     });
   }
 

@@ -10,6 +10,7 @@ namespace winnow::simulation {
 enum class Fault {
   kKillInference,
   kKillCache,
+  kKillRouter,
   kStopInference,
   kStopCache,
   kStopRouter,
@@ -21,11 +22,12 @@ enum class Fault {
   kClockJump,
   kLatency,
 };
-inline constexpr std::array<std::string_view, 12> kFaultNames = {"kill of an inference rank",
+inline constexpr std::array<std::string_view, 13> kFaultNames = {"kill of an inference rank",
                                                                  "kill of a cache rank",
+                                                                 "kill of a router",
                                                                  "stop of an inference rank",
                                                                  "stop of a cache rank",
-                                                                 "stop of the router",
+                                                                 "stop of a router",
                                                                  "late router",
                                                                  "slow process",
                                                                  "partition",

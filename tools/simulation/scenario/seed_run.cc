@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tools/simulation/cluster/client.h"
+#include "tools/simulation/scenario/fence_watch.h"
 
 namespace winnow::simulation {
 namespace {
@@ -11,7 +12,8 @@ namespace {
 constexpr Nanos kJoinLimit = 20 * kSecond;
 // Faults end so long after the first request.
 constexpr Nanos kFaultTime = 9 * kSecond;
-// How long after the last fault everything must be answered, every rank be back, and everything be given back.
+// How long after the last fault everything must be answered, every rank and router be back, and everything be given
+// back.
 constexpr Nanos kAnswerLimit = 150 * kSecond;
 constexpr Nanos kCompleteLimit = 30 * kSecond;
 constexpr Nanos kReturnLimit = 60 * kSecond;
@@ -39,6 +41,8 @@ ClusterShape DrawShape(std::mt19937_64& random) {
   }
   if (shape.caches.size() > 1 && random() % 5 == 0)
     shape.shards = {.least = 1 + static_cast<uint32_t>(random() % 2), .most = 2};
+  if (random() % 4 == 0) shape.num_routers = 2;
+  if (shape.caches.size() > 1 && shape.shards.most == 1 && random() % 3 == 0) shape.replicas = 2;
   return shape;
 }
 
@@ -52,10 +56,21 @@ bool RunUntilHolds(Runtime& runtime, Nanos limit, const std::function<bool()>& h
   return true;
 }
 
-void Send(Cluster& cluster, Clients& clients, size_t request, uint32_t cancel_after = UINT32_MAX) {
-  cluster.runtime().Spawn(cluster.router_process(),
-                          [&clients, request, cancel_after] { clients.Send(request, kTimeout, cancel_after); });
-}
+// Of the clients of a seed: some cancel, some can resume, and of these some leave in the middle.
+struct Manners {
+  bool cancel, resume, leave;
+
+  Behaviour Draw(std::mt19937_64& random) const {
+    Behaviour behaviour;
+    if (cancel && random() % 3 == 0) behaviour.cancel_after = static_cast<uint32_t>(random() % 20);
+    behaviour.is_resumable = resume && random() % 4 != 0;
+    if (behaviour.is_resumable && leave && random() % 2 == 0) {
+      behaviour.leave_after = static_cast<uint32_t>(random() % 30);
+      behaviour.comes_back = random() % 6 != 0;
+    }
+    return behaviour;
+  }
+};
 
 }  // namespace
 
@@ -70,7 +85,7 @@ SeedResult RunAlone(Answers* answers) {
   }
   for (size_t request = 0; request < AllRequests().size(); ++request) {
     const size_t first = clients.Ids().size();
-    Send(cluster, clients, request);
+    clients.Send(request, kTimeout);
     const bool answered = RunUntilHolds(cluster.runtime(), kAnswerLimit,
                                         [&] { return clients.Ids().size() > first && clients.num_open() == 0; });
     if (!answered) result.violation = absl::StrCat("request ", request, " is not answered by an undisturbed cluster");
@@ -90,7 +105,8 @@ SeedResult RunAlone(Answers* answers) {
 
 SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
   std::mt19937_64 random(seed);
-  Cluster& cluster = *new Cluster(seed, DrawShape(random), tracing);
+  const ClusterShape shape = DrawShape(random);
+  Cluster& cluster = *new Cluster(seed, shape, tracing);
   Runtime& runtime = cluster.runtime();
   Clients& clients = *new Clients(&cluster, &expected);
   SeedResult result;
@@ -103,12 +119,13 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
   const Nanos start = runtime.now(), heal = start + kFaultTime;
   const uint64_t num_requests = 2 + random() % 14;
   const Nanos load_time = static_cast<Nanos>(1 + random() % 7) * kSecond;
-  const bool cancels = random() % 3 == 0;
+  const Manners manners{
+      .cancel = random() % 3 == 0, .resume = shape.num_routers > 1 || random() % 3 == 0, .leave = random() % 2 == 0};
   for (uint64_t i = 0; i < num_requests; ++i) {
     const size_t request = random() % AllRequests().size();
-    const uint32_t cancel_after = cancels && random() % 3 == 0 ? static_cast<uint32_t>(random() % 20) : UINT32_MAX;
+    const Behaviour behaviour = manners.Draw(random);
     runtime.At(start + static_cast<Nanos>(random() % static_cast<uint64_t>(load_time)),
-               [&cluster, &clients, request, cancel_after] { Send(cluster, clients, request, cancel_after); });
+               [&clients, request, behaviour] { clients.Send(request, kTimeout, behaviour); });
   }
   result.counts.faults = PlanFaults(&cluster, start + 50 * kMillisecond, heal);
   runtime.RunUntil(heal + kMillisecond);
@@ -119,10 +136,10 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
                       " s after the last fault"));
   }
   if (!RunUntilHolds(runtime, kCompleteLimit, [&] { return cluster.IsComplete(); })) {
-    fail(absl::StrCat("the router does not have every rank ", kCompleteLimit / kSecond, " s after the last answer"));
+    fail(absl::StrCat("a router does not have every rank ", kCompleteLimit / kSecond, " s after the last answer"));
   }
   // The cluster serves as it did before.
-  Send(cluster, clients, seed % AllRequests().size());
+  clients.Send(seed % AllRequests().size(), kTimeout);
   runtime.RunUntil(runtime.now() + kSecond);
   if (!RunUntilHolds(runtime, kAnswerLimit, [&] { return clients.num_open() == 0; })) {
     fail("a request after all faults is not answered");
@@ -131,6 +148,7 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
     fail(absl::StrCat("not given back ", kReturnLimit / kSecond, " s after the last answer: ", cluster.Remainder()));
   }
   if (!clients.violations().empty()) result.violation = clients.violations().front();
+  if (!FenceViolation().empty()) result.violation = FenceViolation();
 
   SeedCounts& counts = result.counts;
   counts.digest = runtime.digest();
@@ -139,11 +157,8 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
   counts.cancelled = clients.num_cancelled;
   counts.tokens = clients.num_tokens;
   counts.not_identical = clients.num_not_identical;
-  const DispatcherCounters& dispatcher = cluster.router()->dispatcher().counters();
-  counts.reattaches = dispatcher.failovers_reattach;
-  counts.recomputes = dispatcher.failovers_recompute;
-  counts.hand_overs = dispatcher.hand_overs;
-  counts.expired_leases = cluster.router()->expired_leases();
+  counts.lost_with_router = clients.num_lost_with_router;
+  counts.routers = cluster.CountsOfRouters();
   for (const std::string& rank : cluster.ranks()) {
     if (const CacheProcess* cache = cluster.cache(rank))
       counts.stale_epochs += cache->metrics().stale_epoch_rejected.get();

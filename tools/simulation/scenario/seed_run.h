@@ -13,7 +13,8 @@ struct SeedCounts {
   uint64_t digest = 0;
   uint64_t events = 0;
   uint64_t samples = 0, cancelled = 0, tokens = 0, not_identical = 0;
-  uint64_t reattaches = 0, recomputes = 0, hand_overs = 0, expired_leases = 0, stale_epochs = 0;
+  uint64_t lost_with_router = 0, stale_epochs = 0;
+  RouterCounts routers;
   uint64_t virtual_ms = 0;
   std::array<uint32_t, kFaultNames.size()> faults{};
 };
