@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kHttpPort = 8000;
 constexpr int kRouterGrpcPort = 8001;
-constexpr int kRankGrpcPort = 8002;
+constexpr int kPodGrpcPort = 8002;
 constexpr int kMetricsPort = 9100;
 
 // A model of hundreds of gigabytes is read before anything answers.
 constexpr int kStartSeconds = 1800;
-constexpr int kRankStopSeconds = 30;
+constexpr int kPodStopSeconds = 30;
 
 // Where a manifest says nothing: endpoints of a service lag behind a pod that ends, and answers are long.
 constexpr int kDrainDelaySeconds = 5;
@@ -47,12 +47,13 @@ class Kubernetes {
                         "\n");
   }
 
-  std::string Resources(int gpus) const {
+  // What a pod has; of routers nothing is said.
+  std::string Resources(const RankGroup* group) const {
+    if (group == nullptr) return "";
     std::string limits;
-    const DeployOptions& deploy = plan_.deploy;
-    if (deploy.cpus > 0) absl::StrAppend(&limits, "              cpu: \"", deploy.cpus, "\"\n");
-    if (deploy.memory_bytes > 0) absl::StrAppend(&limits, "              memory: \"", deploy.memory_bytes, "\"\n");
-    if (gpus > 0) absl::StrAppend(&limits, "              nvidia.com/gpu: \"", gpus, "\"\n");
+    if (plan_.deploy.cpus > 0) absl::StrAppend(&limits, "              cpu: \"", plan_.deploy.cpus, "\"\n");
+    if (group->memory_bytes > 0) absl::StrAppend(&limits, "              memory: \"", group->memory_bytes, "\"\n");
+    if (group->gpus > 0) absl::StrAppend(&limits, "              nvidia.com/gpu: \"", group->gpus, "\"\n");
     if (limits.empty()) return "";
     return absl::StrCat("          resources:\n            requests:\n", limits, "            limits:\n", limits);
   }
@@ -65,8 +66,10 @@ class Kubernetes {
 
   // The pod template, from "spec:" of a workload on.
   std::string Template(const std::string& component, const std::vector<std::string>& arguments,
-                       const std::vector<std::pair<std::string, int>>& ports, int gpus, bool needs_model,
+                       const std::vector<std::pair<std::string, int>>& ports, const RankGroup* group,
                        int stop_seconds) const {
+    const bool needs_model = group == nullptr || group->needs_model;
+    const std::vector<MountedFolder>& folders = group == nullptr ? plan_.router_folders : group->folders;
     std::string text = absl::StrCat(
         "  selector:\n    matchLabels:\n", Labels(component, 6), "  template:\n    metadata:\n      labels:\n",
         Labels(component, 8), "      annotations:\n        prometheus.io/scrape: \"true\"\n",
@@ -75,6 +78,9 @@ class Kubernetes {
         "      enableServiceLinks: false\n      automountServiceAccountToken: false\n"
         "      securityContext:\n        runAsNonRoot: true\n        runAsUser: 65532\n        runAsGroup: 65532\n"
         "        seccompProfile: {type: RuntimeDefault}\n",
+        // Who reads the secrets.
+        folders.empty() ? "" : "        fsGroup: 65532\n",
+        group == nullptr && plan_.routers > 1 ? Spread(component) : "",
         "      containers:\n        - name: ", component, "\n          image: ", YamlQuoted(plan_.deploy.image),
         "\n          command: [\"/usr/local/bin/winnow\"]\n          args:\n");
     for (const std::string& argument : arguments) {
@@ -84,24 +90,24 @@ class Kubernetes {
     absl::StrAppend(
         &text,
         "          env:\n"
-        "            - name: WINNOW_RANK\n              valueFrom: {fieldRef: {fieldPath: metadata.name}}\n");
-    if (component != "router") {
-      absl::StrAppend(&text,
-                      "            - name: WINNOW_ADVERTISE\n"
-                      "              valueFrom: {fieldRef: {fieldPath: status.podIP}}\n");
-    }
-    absl::StrAppend(&text, "          ports:\n");
+        "            - name: WINNOW_RANK\n              valueFrom: {fieldRef: {fieldPath: metadata.name}}\n"
+        "            - name: WINNOW_ADVERTISE\n              valueFrom: {fieldRef: {fieldPath: status.podIP}}\n"
+        "          ports:\n");
     for (const auto& [port, number] : ports) {
       absl::StrAppend(&text, "            - {name: ", port, ", containerPort: ", number, "}\n");
     }
     absl::StrAppend(&text, Probe("startupProbe", "/health", 5, kStartSeconds / 5),
-                    Probe("readinessProbe", "/ready", 2, 1), Probe("livenessProbe", "/live", 10, 3), Resources(gpus),
+                    Probe("readinessProbe", "/ready", 2, 1), Probe("livenessProbe", "/live", 10, 3), Resources(group),
                     "          securityContext:\n            allowPrivilegeEscalation: false\n"
                     "            readOnlyRootFilesystem: true\n            capabilities: {drop: [\"ALL\"]}\n"
                     "          volumeMounts:\n            - {name: tmp, mountPath: /tmp}\n"
                     "            - {name: shm, mountPath: /dev/shm}\n");
     if (needs_model) {
       absl::StrAppend(&text, "            - {name: model, mountPath: ", kModelInContainer, ", readOnly: true}\n");
+    }
+    for (const MountedFolder& folder : folders) {
+      absl::StrAppend(&text, "            - {name: ", VolumeOf(folder), ", mountPath: ", YamlQuoted(folder.path),
+                      ", readOnly: true}\n");
     }
     absl::StrAppend(&text,
                     "      volumes:\n        - {name: tmp, emptyDir: {}}\n"
@@ -110,7 +116,26 @@ class Kubernetes {
       absl::StrAppend(&text, "        - name: model\n          hostPath: {path: ", YamlQuoted(plan_.model),
                       ", type: Directory}\n");
     }
+    for (const MountedFolder& folder : folders) {
+      absl::StrAppend(&text, "        - name: ", VolumeOf(folder), "\n          secret: {secretName: ", name_, "-",
+                      folder.secret, ", defaultMode: 0440}\n");
+    }
     return text;
+  }
+
+  static std::string VolumeOf(const MountedFolder& folder) { return "files-" + folder.secret; }
+
+  // Pods of the component on different machines, where there are so many.
+  std::string Spread(const std::string& component) const {
+    return absl::StrCat(
+        "      topologySpreadConstraints:\n        - maxSkew: 1\n          topologyKey: kubernetes.io/hostname\n"
+        "          whenUnsatisfiable: ScheduleAnyway\n          labelSelector:\n            matchLabels:\n",
+        Labels(component, 14));
+  }
+
+  std::string DisruptionBudget(const std::string& name, const std::string& component) const {
+    return absl::StrCat("---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata:\n  name: ", name,
+                        "\nspec:\n  maxUnavailable: 1\n  selector:\n    matchLabels:\n", Labels(component, 6));
   }
 
   std::string Service(const std::string& name, const std::string& component, bool headless,
@@ -146,36 +171,34 @@ class Kubernetes {
     }
     const std::vector<std::pair<std::string, int>> ports = {
         {"http", kHttpPort}, {"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}};
-    // One at a time: ranks belong to one router.
+    // A new router serves before an old one is told to stop: ranks are registered with all of them.
     const std::string deployment =
         absl::StrCat("apiVersion: apps/v1\nkind: Deployment\nmetadata:\n  name: ", name_, "-router\n  labels:\n",
-                     Labels("router", 4), "spec:\n  replicas: 1\n  strategy: {type: Recreate}\n",
-                     Template("router", arguments, ports, 0, true, stop_seconds));
-    // Clients find the router when it is ready; ranks must find it before, for it is ready because of them.
+                     Labels("router", 4), "spec:\n  replicas: ", plan_.routers,
+                     "\n  strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1, maxUnavailable: 0}}\n",
+                     Template("router", arguments, ports, nullptr, stop_seconds));
+    // Clients find a router when it is ready; ranks must find it before, for it is ready because of them. They look up
+    // the addresses of all routers every few seconds.
     Add("router.yaml",
-        absl::StrCat(
-            deployment, "---\n", Service(name_, "router", false, {{"http", kHttpPort}, {"grpc", kRouterGrpcPort}}),
-            "---\n",
-            Service(name_ + "-router", "router", true, {{"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}})));
+        absl::StrCat(deployment, "---\n",
+                     Service(name_, "router", false, {{"http", kHttpPort}, {"grpc", kRouterGrpcPort}}), "---\n",
+                     Service(name_ + "-router", "router", true, {{"grpc", kRouterGrpcPort}, {"metrics", kMetricsPort}}),
+                     plan_.routers > 1 ? DisruptionBudget(name_ + "-router", "router") : ""));
   }
 
   void AddRanks(const RankGroup& group) {
     std::vector<std::string> arguments = {group.command, absl::StrCat("--router=", name_, "-router:", kRouterGrpcPort),
-                                          absl::StrCat("--grpc=0.0.0.0:", kRankGrpcPort),
+                                          absl::StrCat("--grpc=0.0.0.0:", kPodGrpcPort),
                                           absl::StrCat("--metrics=0.0.0.0:", kMetricsPort),
                                           absl::StrCat("--cluster=", plan_.cluster)};
     arguments.insert(arguments.end(), group.flags.begin(), group.flags.end());
-    const std::vector<std::pair<std::string, int>> ports = {{"grpc", kRankGrpcPort}, {"metrics", kMetricsPort}};
-    std::string text =
-        absl::StrCat("apiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: ", group.name, "\n  labels:\n",
-                     Labels(group.name, 4), "spec:\n  serviceName: ", group.name, "\n  replicas: ", group.count,
-                     "\n  podManagementPolicy: Parallel\n",
-                     Template(group.name, arguments, ports, group.gpus, group.needs_model, kRankStopSeconds), "---\n",
-                     Service(group.name, group.name, true, ports));
-    if (group.count > 1) {
-      absl::StrAppend(&text, "---\napiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata:\n  name: ", group.name,
-                      "\nspec:\n  maxUnavailable: 1\n  selector:\n    matchLabels:\n", Labels(group.name, 6));
-    }
+    const std::vector<std::pair<std::string, int>> ports = {{"grpc", kPodGrpcPort}, {"metrics", kMetricsPort}};
+    std::string text = absl::StrCat("apiVersion: apps/v1\nkind: StatefulSet\nmetadata:\n  name: ", group.name,
+                                    "\n  labels:\n", Labels(group.name, 4), "spec:\n  serviceName: ", group.name,
+                                    "\n  replicas: ", group.count, "\n  podManagementPolicy: Parallel\n",
+                                    Template(group.name, arguments, ports, &group, kPodStopSeconds), "---\n",
+                                    Service(group.name, group.name, true, ports));
+    if (group.count > 1) absl::StrAppend(&text, DisruptionBudget(group.name, group.name));
     Add(group.name + ".yaml", text);
   }
 
@@ -190,25 +213,43 @@ class Kubernetes {
         port.empty() ? "" : absl::StrCat("      ports:\n        - {port: ", port, "}\n"));
   }
 
+  // Without TLS whoever reaches the gRPC port of a router can register as a rank and get prompts: clients that may use
+  // it say so by a label, in whichever namespace they are.
+  std::string FromClients() const {
+    return absl::StrCat(
+        "    - from:\n        - namespaceSelector: {}\n          podSelector:\n            matchLabels: {", name_,
+        "-client: \"true\"}\n      ports:\n        - {port: grpc}\n");
+  }
+
   std::string NetworkPolicy(const std::string& component, const std::string& from) const {
     return absl::StrCat("apiVersion: networking.k8s.io/v1\nkind: NetworkPolicy\nmetadata:\n  name: ", name_, "-",
                         component, "\nspec:\n  podSelector:\n    matchLabels:\n", Labels(component, 6),
-                        "  policyTypes: [Ingress]\n  ingress:\n", from, "    - ports:\n        - {port: metrics}\n");
+                        "  policyTypes: [Ingress]\n  ingress:\n", from);
   }
 
-  // The arrows of the architecture: clients to the router by HTTP, ranks to the router and the router to ranks by gRPC,
-  // inference ranks and cache ranks to each other (KV takes ports of UCX's choice), and anybody to metrics.
+  // The arrows of the architecture: clients to routers by HTTP and gRPC, ranks to routers and routers to ranks by gRPC,
+  // inference ranks and cache ranks to each other (KV takes ports of UCX's choice), cache ranks to each other by gRPC
+  // where they keep replicas, all of them to the registry, where its pods are labelled as such, and anybody to metrics.
   std::string NetworkPolicies() const {
     std::vector<std::string> ranks, inference, cache;
     for (const RankGroup& group : plan_.groups) {
       ranks.push_back(group.name);
       (group.command == "cache-rank" ? cache : inference).push_back(group.name);
     }
-    std::string text = NetworkPolicy("router", "    - ports:\n        - {port: http}\n" + From(ranks, "grpc"));
+    constexpr char kMetrics[] = "    - ports:\n        - {port: metrics}\n";
+    std::string text = NetworkPolicy(
+        "router", absl::StrCat("    - ports:\n        - {port: http}\n", FromClients(), From(ranks, "grpc"), kMetrics));
     for (const RankGroup& group : plan_.groups) {
       const bool is_cache = group.command == "cache-rank";
-      absl::StrAppend(&text, "---\n",
-                      NetworkPolicy(group.name, From({"router"}, "grpc") + From(is_cache ? inference : cache, "")));
+      absl::StrAppend(
+          &text, "---\n",
+          NetworkPolicy(group.name, absl::StrCat(From({"router"}, "grpc"), From(is_cache ? inference : cache, ""),
+                                                 is_cache && plan_.has_replicas ? From(cache, "grpc") : "", kMetrics)));
+    }
+    if (plan_.has_registry) {
+      std::vector<std::string> all = ranks;
+      all.insert(all.end(), {"router", "registry"});
+      absl::StrAppend(&text, "---\n", NetworkPolicy("registry", From(all, "")));
     }
     return text;
   }
@@ -222,8 +263,8 @@ class Kubernetes {
 }  // namespace
 
 absl::StatusOr<RenderedFiles> RenderKubernetes(const Manifest& manifest, std::string_view source) {
-  WINNOW_RETURN_IF_ERROR(CheckNeedsNoFiles(manifest));
   WINNOW_RETURN_IF_ERROR(CheckMayBeReached(manifest));
+  WINNOW_RETURN_IF_ERROR(CheckRegistryIsReached(manifest));
   WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanCluster(manifest, kModelInContainer));
   return Kubernetes(plan, source).Take();
 }

@@ -5,28 +5,37 @@
 #include <vector>
 
 #include "cmd/manifest/manifest.h"
+#include "cmd/render/mounted_folders.h"
 #include "common/base/status.h"
 
 namespace winnow {
 
 // Ranks that differ in their number alone.
 struct RankGroup {
-  std::string name;                // "inference", "prefill", "decode", "cache": ranks are name-0, name-1, ...
-  std::string command;             // of `winnow`
-  std::vector<std::string> flags;  // without name, addresses and router
+  std::string name;                         // "inference", "prefill", "decode", "cache": ranks are name-0, name-1, ...
+  std::string command;                      // of `winnow`
+  std::vector<std::string> flags;           // without name, addresses and router
+  std::vector<NeededFile> files;            // that the flags name
+  std::vector<MountedFolder> folders = {};  // of the files, in containers
   bool needs_model = false;
   int first = 0;  // the lowest number
   int count = 0;
-  int gpus = 0;  // of each
+  int gpus = 0;              // of each
+  int64_t memory_bytes = 0;  // that each may take; 0: any
 };
 
-// A manifest as processes with their command lines. Nothing in it depends on the machine where it is made.
+// A manifest as processes with their command lines. Of the machine where it is made it depends on one thing: without
+// the model nothing is said of memory that the manifest does not say.
 struct DeployPlan {
   DeployOptions deploy;
   std::string cluster;
   std::string model;  // folder on the machines
-  bool has_router = true;
-  std::vector<std::string> router_flags;  // without addresses
+  int routers = 1;
+  bool has_registry = false;
+  bool has_replicas = false;                  // cache ranks feed each other
+  std::vector<std::string> router_flags;      // without name and addresses
+  std::vector<NeededFile> router_files;       // that the flags name
+  std::vector<MountedFolder> router_folders;  // of the files, in containers
   std::vector<RankGroup> groups;
   uint16_t http_port = 8000;
   uint16_t grpc_port = 8001;
@@ -34,19 +43,28 @@ struct DeployPlan {
   int stop_seconds = 0;  // from SIGTERM until the router has ended
 };
 
+// Whether the model is here, without which limits of memory cannot be worked out.
+bool KnowsMemory(const Manifest& manifest);
+
 // Where containers have the model; "" where a plan's processes run on the machines themselves.
 inline constexpr char kModelInContainer[] = "/model";
 
-// The whole cluster, wherever it runs. INVALID_ARGUMENT when nodes differ in what a group must have in common.
+// The whole cluster, wherever it runs, with the registry where deploy.registry says it is. INVALID_ARGUMENT when nodes
+// differ in what a group must have in common, RESOURCE_EXHAUSTED for ranks that deploy.memory does not hold.
 absl::StatusOr<DeployPlan> PlanCluster(const Manifest& manifest, const std::string& model_in_container);
-// What runs on one machine: of the node, or of a manifest without nodes.
-DeployPlan PlanPart(const UpOptions& options, const DeployOptions& deploy, const std::string& model_in_container);
-
-// UNIMPLEMENTED for options that name files, which containers do not have.
-absl::Status CheckNeedsNoFiles(const Manifest& manifest);
+// What runs on one machine, with the registry where the manifest says it is: of the node, or of a manifest without
+// nodes.
+absl::StatusOr<DeployPlan> PlanPart(const UpOptions& options, const DeployOptions& deploy,
+                                    const std::string& model_in_container);
 
 // FAILED_PRECONDITION for a manifest that says neither how others are kept out nor that they need not be.
 absl::Status CheckMayBeReached(const Manifest& manifest);
+
+// FAILED_PRECONDITION for a registry on loopback, which would be another place in each container or on each machine.
+absl::Status CheckRegistryIsReached(const Manifest& manifest);
+
+// INVALID_ARGUMENT for routers on ports that only they would know.
+absl::Status CheckPortsAreKnown(const Manifest& manifest);
 
 struct RenderedFile {
   std::string path;  // below the folder that is written

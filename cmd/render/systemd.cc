@@ -6,7 +6,7 @@
 namespace winnow {
 namespace {
 
-constexpr int kRankStopSeconds = 15;
+constexpr int kUnitStopSeconds = 15;
 
 // Not MemoryDenyWriteExecute, as kernels and regular expressions are compiled at run time; not PrivateUsers nor
 // ProcSubset, as ranks of a machine read each other's memory and the sizes of the machine.
@@ -31,18 +31,19 @@ CapabilityBoundingSet=
 UMask=0077
 )";
 
-// Of one machine: a unit of the router, a template for each kind of rank with a drop-in for what each rank has of its
+// Of one machine: a unit of each router, a template for each kind of rank with a drop-in for what each rank has of its
 // own, and a target that starts and stops them together.
 class Units {
  public:
   Units(const DeployPlan& plan, const UpOptions& part, std::string folder, std::string header)
       : plan_(plan), part_(part), folder_(std::move(folder)), header_(std::move(header)) {
-    int process = 1;
+    int process = part_.routers;
     for (const RankGroup& group : plan_.groups) {
       AddTemplate(group);
       for (int i = 0; i < group.count; ++i) AddRank(group, i, process++);
     }
-    if (plan_.has_router) AddRouter();
+    for (int i = 0; i < plan_.routers; ++i) AddRouter(i);
+    units_.insert(units_.end(), router_units_.begin(), router_units_.end());
     Add(plan_.deploy.name + ".target",
         absl::StrCat("[Unit]\nDescription=Winnow cluster ", plan_.cluster, "\nWants=", absl::StrJoin(units_, " "),
                      "\n\n[Install]\nWantedBy=multi-user.target\n"));
@@ -60,7 +61,8 @@ class Units {
   }
 
   void AddUnit(const std::string& name, const std::string& description, std::vector<std::string> command,
-               const std::vector<std::string>& flags, const std::string& more, int stop_seconds, int gpus) {
+               const std::vector<std::string>& flags, const std::string& more, int stop_seconds,
+               const RankGroup* ranks) {
     command.insert(command.begin(), "/usr/bin/winnow");
     command.push_back(absl::StrCat("--cluster=", plan_.cluster));
     for (std::string& word : command) word = absl::StrReplaceAll(word, {{" ", "\\x20"}});
@@ -74,45 +76,58 @@ class Units {
         "RestartPreventExitStatus=2\nTimeoutStopSec=",
         stop_seconds, "\nLimitNOFILE=65536\nLimitMEMLOCK=infinity\n");
     const DeployOptions& deploy = plan_.deploy;
-    if (deploy.memory_bytes > 0 && name != "router") {
-      absl::StrAppend(&text, "MemoryMax=", deploy.memory_bytes, "\n");
+    if (ranks != nullptr && ranks->memory_bytes > 0) {
+      absl::StrAppend(&text, "MemoryMax=", ranks->memory_bytes, "\n");
     }
-    if (deploy.cpus > 0 && name != "router") absl::StrAppend(&text, "CPUQuota=", 100 * deploy.cpus, "%\n");
-    absl::StrAppend(
-        &text, "DynamicUser=yes\nUser=", deploy.name, "\n", kSandbox,
-        gpus > 0 ? "" : "PrivateDevices=yes\nSystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n",
-        "\n[Install]\nWantedBy=", deploy.name, ".target\n");
+    if (ranks != nullptr && deploy.cpus > 0) absl::StrAppend(&text, "CPUQuota=", 100 * deploy.cpus, "%\n");
+    absl::StrAppend(&text, "DynamicUser=yes\nUser=", deploy.name, "\n", kSandbox,
+                    ranks != nullptr && ranks->gpus > 0
+                        ? ""
+                        : "PrivateDevices=yes\nSystemCallFilter=@system-service\nSystemCallErrorNumber=EPERM\n",
+                    "\n[Install]\nWantedBy=", deploy.name, ".target\n");
     Add(absl::StrCat(deploy.name, "-", name, ".service"), text);
   }
 
-  // Units stop in the reverse of the order in which they start: the router, which finishes answers, before the ranks.
-  // Ranks wait for it in any case.
+  // Units stop in the reverse of the order in which they start: routers, which finish answers, before the ranks. Ranks
+  // wait for them in any case.
   std::vector<std::string> After(const std::string& name) const {
     std::vector<std::string> after = {"network-online.target"};
-    if (name == "router") after.insert(after.end(), units_.begin(), units_.end());
+    if (name.starts_with("router")) after.insert(after.end(), units_.begin(), units_.end());
     return after;
   }
 
-  void AddRouter() {
-    AddUnit("router", "router",
-            {"router", "--http=" + part_.http.ToString(), "--grpc=" + part_.grpc.ToString(),
-             "--metrics=" + part_.metrics.ToString()},
-            plan_.router_flags, "", plan_.stop_seconds, 0);
-    units_.push_back(plan_.deploy.name + "-router.service");
+  void AddRouter(int index) {
+    const std::string unit = plan_.routers > 1 ? part_.RouterName(index) : "router";
+    AddUnit(unit, unit,
+            {"router", "--rank=" + part_.RouterName(index), "--http=" + part_.HttpAddress(index).ToString(),
+             "--grpc=" + part_.GrpcAddress(index).ToString(), "--metrics=" + part_.MetricsAddress(index).ToString()},
+            plan_.router_flags, "", plan_.stop_seconds, nullptr);
+    router_units_.push_back(absl::StrCat(plan_.deploy.name, "-", unit, ".service"));
+  }
+
+  // Of this machine and of others, as ranks of this one reach them.
+  std::vector<HostPort> KnownRouters() const {
+    std::vector<HostPort> routers;
+    for (int i = 0; i < plan_.routers; ++i) {
+      HostPort router = part_.GrpcAddress(i);
+      if (IsWildcardHost(router.host)) router.host = part_.part.host.empty() ? "127.0.0.1" : part_.part.host;
+      routers.push_back(std::move(router));
+    }
+    routers.insert(routers.end(), part_.part.routers.begin(), part_.part.routers.end());
+    return routers;
   }
 
   // "%i" is the instance: the rank's number.
   void AddTemplate(const RankGroup& group) {
-    HostPort router = plan_.has_router ? part_.grpc : part_.part.router;
-    if (IsWildcardHost(router.host)) router.host = part_.part.host.empty() ? "127.0.0.1" : part_.part.host;
-    std::vector<std::string> command = {group.command, absl::StrCat("--rank=", group.name, "-%i"),
-                                        "--router=" + router.ToString()};
+    std::vector<std::string> command = {group.command, absl::StrCat("--rank=", group.name, "-%i")};
+    const std::vector<HostPort> routers = KnownRouters();
+    if (!routers.empty()) command.push_back("--router=" + ToString(routers));
     if (!part_.part.host.empty()) command.push_back(absl::StrCat("--grpc=", HostPort{part_.part.host, 0}.ToString()));
     std::vector<std::string> flags = group.flags;
     if (group.gpus > 0) std::erase(flags, "--device=cuda");
     AddUnit(group.name + "@", absl::StrCat(group.name, "-%i"), std::move(command), flags,
             "# Ranks of the manifest have a fixed port, in a drop-in.\nEnvironment=WINNOW_METRICS=127.0.0.1:0\n",
-            kRankStopSeconds, group.gpus);
+            kUnitStopSeconds, &group);
   }
 
   void AddRank(const RankGroup& group, int index, int process) {
@@ -136,18 +151,20 @@ class Units {
   const std::string header_;
   RenderedFiles files_;
   std::vector<std::string> units_;
+  std::vector<std::string> router_units_;
 };
 
 }  // namespace
 
 absl::StatusOr<RenderedFiles> RenderSystemd(const Manifest& manifest, std::string_view source) {
+  WINNOW_RETURN_IF_ERROR(CheckPortsAreKnown(manifest));
   RenderedFiles files;
   std::vector<std::string> nodes = {""};
   if (!manifest.nodes.empty()) nodes.clear();
   for (const ManifestNode& node : manifest.nodes) nodes.push_back(node.name);
   for (const std::string& node : nodes) {
     WINNOW_ASSIGN_OR_RETURN(const UpOptions part, manifest.OptionsOf(node));
-    const DeployPlan plan = PlanPart(part, manifest.deploy, "");
+    WINNOW_ASSIGN_OR_RETURN(const DeployPlan plan, PlanPart(part, manifest.deploy, ""));
     for (RenderedFile& file : Units(plan, part, node, RenderedHeader("systemd", source)).Take()) {
       files.push_back(std::move(file));
     }

@@ -1,5 +1,6 @@
 """podman with storage, networks and an image of its own, all of it gone afterwards."""
 
+import json
 import os
 import pathlib
 import shutil
@@ -65,6 +66,8 @@ class Podman:
         run("podman", "build", "--format=docker", "--network=host", "--build-arg=BASE=localhost/debian:12-slim",
             "--build-arg=BUNDLE=out/bundle", "--tag=winnow:latest", "--file=deploy/image/Containerfile", ".",
             cwd=self.source, timeout=900)
+        labels = json.loads(run("podman", "image", "inspect", "--format", "{{json .Labels}}", "winnow:latest"))
+        assert labels["org.opencontainers.image.base.name"] == "localhost/debian:12-slim", labels
 
     def containers(self):
         """Name and main process of what runs."""

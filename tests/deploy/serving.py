@@ -34,15 +34,24 @@ def run(*command, **options):
 
 
 class Client:
-    """A client of one cluster. `inside` is a command that runs others where the cluster is reached, such as a namespace's."""
+    """A client of one cluster. `inside` is a command that runs others where the cluster is reached, such as a namespace's.
+    With `authority`, a file of certificates, it speaks TLS; with `key` it shows that API key."""
 
-    def __init__(self, winnow, http, grpc, inside=()):
+    def __init__(self, winnow, http, grpc, inside=(), authority=None, key=None):
         self.winnow, self.http, self.grpc, self.inside = winnow, http, grpc, list(inside)
+        self.scheme = "https" if authority else "http"
+        self.authority, self.key = authority, key
+
+    def curl(self, path, *options, address=None):
+        """A command line."""
+        return [*self.inside, "curl", "-sS", "--noproxy", "*", *(["--cacert", self.authority] if self.authority else []),
+                *(["-H", f"Authorization: Bearer {self.key}"] if self.key else []),
+                f"{self.scheme}://{address or self.http}{path}", *options]
 
     def get(self, path, body=None, address=None):
         """Status and body; (0, reason) where nobody answers."""
-        command = [*self.inside, "curl", "-sS", "--noproxy", "*", "--max-time", "60", "-w", "\n%{http_code}",
-                   f"http://{address or self.http}{path}", *(["-d", json.dumps(body)] if body else [])]
+        command = self.curl(path, "--max-time", "60", "-w", "\n%{http_code}", *(["-d", json.dumps(body)] if body else []),
+                            address=address)
         done = subprocess.run(command, capture_output=True, text=True)
         text, _, status = done.stdout.rpartition("\n")
         return int(status or 0), text or done.stderr
@@ -65,9 +74,11 @@ class Client:
             return status == 200 and json.loads(text)["usage"]["completion_tokens"] == 4
 
         def generates():
-            command = [*self.inside, self.winnow, "generate", f"--server={self.grpc}", "--max-tokens=4", PROMPT]
+            command = [*self.inside, self.winnow, "generate", f"--server={self.grpc}", "--max-tokens=4",
+                       *([f"--tls-ca={self.authority}"] if self.authority else []), PROMPT]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120,
-                                  env={**os.environ, "no_proxy": "*", "no_grpc_proxy": "*"})
+                                  env={**os.environ, "no_proxy": "*", "no_grpc_proxy": "*",
+                                       **({"WINNOW_API_KEY": self.key} if self.key else {})})
             return done.returncode == 0 and done.stdout.strip()
 
         wait_until("an answer over HTTP", completes)
@@ -76,9 +87,8 @@ class Client:
     def begins(self, tokens):
         """A long answer as a stream of its own; it has begun when this returns."""
         body = {"prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True, "stream": True}
-        stream = subprocess.Popen([*self.inside, "curl", "-sSN", "--noproxy", "*", "--max-time", "120",
-                                   f"http://{self.http}/v1/completions",
-                                   "-d", json.dumps(body)], stdout=subprocess.PIPE, text=True)
+        stream = subprocess.Popen(self.curl("/v1/completions", "-N", "--max-time", "120", "-d", json.dumps(body)),
+                                  stdout=subprocess.PIPE, text=True)
         assert stream.stdout.readline().startswith("data: {"), "the stream has not begun"
         return stream
 

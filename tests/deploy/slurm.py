@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The batch script that `winnow deploy render slurm` writes, run by a real Slurm: three nodes, which are network namespaces.
+"""The batch script that `winnow deploy render slurm` writes, run by a real Slurm: four nodes, which are network namespaces.
 
 usage: slurm.py WINNOW SOURCE_DIR. Ends with 77 where Slurm or network namespaces are missing.
 """
@@ -7,6 +7,7 @@ usage: slurm.py WINNOW SOURCE_DIR. Ends with 77 where Slurm or network namespace
 import contextlib
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -24,7 +25,7 @@ for program in ("munged", "slurmctld", "slurmd", "sbatch"):
     if not shutil.which(program, path=f"{os.environ['PATH']}:/usr/sbin"):
         skip(f"there is no {program}")
 os.environ["PATH"] += ":/usr/sbin"
-NODES = {"node1": "10.77.0.1", "node2": "10.77.0.2", "node3": "10.77.0.3"}
+NODES = {"node1": "10.77.0.1", "node2": "10.77.0.2", "node3": "10.77.0.3", "node4": "10.77.0.4"}
 CONTROLLER = "10.77.0.9"
 
 
@@ -60,7 +61,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 
 
 class Slurm:
-    """A controller and three nodes on hosts of a network."""
+    """A controller and four nodes on hosts of a network."""
 
     def __init__(self, network, folder):
         self.folder = pathlib.Path(folder)
@@ -82,8 +83,8 @@ class Slurm:
         for node, host in self.hosts.items():
             # Namespaces of "ip" hide the control groups, which slurmd looks for.
             host.start(node, "nsenter", f"--mount=/proc/{os.getpid()}/ns/mnt", "slurmd", "-D", "-N", node, "-f", f"{folder}/slurm.conf")
-        wait_until("three nodes are idle",
-                   lambda: self.command("sinfo", "-h", "-o", "%t %D", check=False).strip() == "idle 3",
+        wait_until("four nodes are idle",
+                   lambda: self.command("sinfo", "-h", "-o", "%t %D", check=False).strip() == "idle 4",
                    otherwise=lambda: "\n".join(process.text() for host in network.hosts for process in host.processes))
 
     def command(self, *command, check=True):
@@ -109,11 +110,11 @@ class Slurm:
                     os.kill(int(process), signal.SIGKILL)
 
 
-def script_of(folder, model):
-    """deploy/cpu.yaml with the model where it lies here, rendered."""
+def script_of(folder, model, routers):
+    """deploy/cpu.yaml with the model where it lies here, and so many routers, rendered."""
     manifest = pathlib.Path(source, "deploy/cpu.yaml").read_text()
     manifest = manifest.replace("model_path: /var/lib/winnow/models/demo", f"model_path: {model}")
-    manifest = manifest.replace("deploy:\n", "router:\n  stop_grace: 15s\ndeploy:\n")
+    manifest = manifest.replace("deploy:\n", f"router:\n  count: {routers}\n  stop_grace: 15s\ndeploy:\n")
     pathlib.Path(folder, "cpu.yaml").write_text(manifest)
     run(winnow, "deploy", "render", "slurm", f"{folder}/cpu.yaml", "--out", folder)
     return f"{folder}/winnow.sbatch"
@@ -125,15 +126,18 @@ def rank_process(command):
     return found[0] if found else None
 
 
-def starts(slurm, folder, name):
+def client_at(slurm, address):
+    return Client(winnow, f"{address}:8000", f"{address}:8001", ["ip", "netns", "exec", slurm.controller.namespace])
+
+
+def starts(slurm, folder, name, routers=1):
     output = f"{folder}/{name}.out"
-    job = slurm.submit(script_of(folder, f"{source}/deploy/models/demo"), output)
+    job = slurm.submit(script_of(folder, f"{source}/deploy/models/demo", routers), output)
 
     def text():
         return pathlib.Path(output).read_text() if os.path.exists(output) else str(slurm.jobs())
 
-    client = Client(winnow, f"{NODES['node1']}:8000", f"{NODES['node1']}:8001",
-                    ["ip", "netns", "exec", slurm.controller.namespace])
+    client = client_at(slurm, NODES["node1"])
     client.wait_ready(otherwise=text)
     return job, client, text
 
@@ -174,9 +178,15 @@ with tempfile.TemporaryDirectory(prefix="winnow-slurm-") as folder:
         finishes(stream)
         is_gone(slurm, text)
 
+        step("two routers have a node each, and both serve")
+        job, client, text = starts(slurm, folder, "second", routers=2)
+        routers = re.findall(r"^http://(\S+):8000$", text(), re.MULTILINE)
+        assert len(set(routers)) == 2, text()
+        for address in routers:
+            client_at(slurm, address).wait_ready(otherwise=text)
+            client_at(slurm, address).answers()
+
         step("scancel ends all of it at once, and leaves nothing")
-        job, client, text = starts(slurm, folder, "second")
-        client.answers()
         slurm.command("scancel", job)
         is_gone(slurm, text)
 print("passed")

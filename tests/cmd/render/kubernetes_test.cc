@@ -1,5 +1,6 @@
 #include <set>
 
+#include "absl/strings/str_replace.h"
 #include "cmd/render/plan.h"
 #include "gtest/gtest.h"
 #include "yaml-cpp/yaml.h"
@@ -34,6 +35,11 @@ std::set<std::string> Arrows(const std::vector<YAML::Node>& objects) {
       const std::string port = rule["ports"] ? rule["ports"][0]["port"].as<std::string>() : "";
       if (!rule["from"]) arrows.insert(absl::StrCat("* > ", to, " : ", port));
       for (const YAML::Node& from : rule["from"]) {
+        if (from["namespaceSelector"]) {
+          const YAML::Node labels = from["podSelector"]["matchLabels"];
+          arrows.insert(absl::StrCat("any pod with ", labels.begin()->first.as<std::string>(), " > ", to, " : ", port));
+          continue;
+        }
         for (const YAML::Node& component : from["podSelector"]["matchExpressions"][0]["values"]) {
           arrows.insert(absl::StrCat(component.as<std::string>(), " > ", to, " : ", port));
         }
@@ -44,12 +50,32 @@ std::set<std::string> Arrows(const std::vector<YAML::Node>& objects) {
 }
 
 TEST(Kubernetes, NetworkPoliciesAllowTheArrowsOfTheArchitectureAlone) {
-  EXPECT_EQ(Arrows(Rendered(kPrefillAndDecode)),
-            (std::set<std::string>{
-                "* > router : http", "* > router : metrics", "* > prefill : metrics", "* > decode : metrics",
-                "* > cache : metrics", "prefill > router : grpc", "decode > router : grpc", "cache > router : grpc",
-                "router > prefill : grpc", "router > decode : grpc", "router > cache : grpc",
-                "prefill > cache : ", "decode > cache : ", "cache > prefill : ", "cache > decode : "}));
+  EXPECT_EQ(
+      Arrows(Rendered(kPrefillAndDecode)),
+      (std::set<std::string>{"* > router : http", "any pod with winnow-client > router : grpc", "* > router : metrics",
+                             "* > prefill : metrics", "* > decode : metrics", "* > cache : metrics",
+                             "prefill > router : grpc", "decode > router : grpc", "cache > router : grpc",
+                             "router > prefill : grpc", "router > decode : grpc", "router > cache : grpc",
+                             "prefill > cache : ", "decode > cache : ", "cache > prefill : ", "cache > decode : "}));
+}
+
+TEST(Kubernetes, CacheRanksThatKeepReplicasReachEachOther) {
+  const std::string with_replicas =
+      absl::StrReplaceAll(kPrefillAndDecode, {{"ranks: 2}\nsec", "ranks: 2, replicas: 2}\nsec"}});
+  const std::set<std::string> arrows = Arrows(Rendered(with_replicas));
+  EXPECT_TRUE(arrows.contains("cache > cache : grpc"));
+  EXPECT_EQ(arrows.size(), Arrows(Rendered(kPrefillAndDecode)).size() + 1);
+}
+
+TEST(Kubernetes, RoutersAndRanksAloneReachThePodsOfARegistry) {
+  const std::set<std::string> arrows =
+      Arrows(Rendered(absl::StrCat("registry: etcd://etcd:2379\n", kPrefillAndDecode)));
+  std::set<std::string> to_registry;
+  for (const std::string& arrow : arrows) {
+    if (arrow.find("> registry") != std::string::npos) to_registry.insert(arrow);
+  }
+  EXPECT_EQ(to_registry, (std::set<std::string>{"router > registry : ", "prefill > registry : ", "decode > registry : ",
+                                                "cache > registry : ", "registry > registry : "}));
 }
 
 // Seconds that the router's pod has to end, and its arguments.
