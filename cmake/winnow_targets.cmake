@@ -12,6 +12,28 @@ add_library(winnow_flags INTERFACE)
 target_compile_options(winnow_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Werror>)
 target_include_directories(winnow_flags INTERFACE ${PROJECT_SOURCE_DIR})
 
+# The sources of a library that lie in one folder are compiled as one: a build from nothing spends most of its time on the headers
+# and templates that they share. Names in anonymous namespaces are therefore unique in their folder. OFF: each file alone, which is
+# quicker where one of them is edited all day; `./run check` reads them so, and thereby sees the includes that one of them lacks.
+# A folder may set it to OFF for itself and those below it.
+option(WINNOW_UNITY "Compile the sources of a library that lie in one folder as one" ON)
+
+# winnow_unity(<target>)   once it has its sources. Those that are generated, that have flags of their own or
+# SKIP_UNITY_BUILD_INCLUSION stay apart.
+function(winnow_unity target)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(IS_ABSOLUTE source is_generated)
+    if(is_generated)
+      continue()
+    endif()
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "in_${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
+
 # Third-party and standard headers that most files of a large target read: parsed once. Sources still include what they use, so
 # that the build without precompiled headers (-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON, used for static analysis) works too.
 function(winnow_precompile target)
@@ -21,13 +43,16 @@ function(winnow_precompile target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
 endfunction()
 
-# winnow_library(<name> SRCS <file>... DEPS <target>... [PRECOMPILE <header>...])   without SRCS: a header-only library
+# winnow_library(<name> SRCS <file>... DEPS <target>... [PRECOMPILE <header>...])   without SRCS: a header-only library; headers are
+# precompiled where files are compiled alone
 function(winnow_library name)
   cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRECOMPILE" ${ARGN})
   if(ARG_SRCS)
     add_library(${name} STATIC ${ARG_SRCS})
     target_link_libraries(${name} PUBLIC winnow_flags ${ARG_DEPS})
-    if(ARG_PRECOMPILE)
+    if(WINNOW_UNITY)
+      winnow_unity(${name})
+    elseif(ARG_PRECOMPILE)
       winnow_precompile(${name} ${ARG_PRECOMPILE})
     endif()
   else()
@@ -102,7 +127,13 @@ function(winnow_proto_library name)
     list(APPEND generated ${outputs})
   endforeach()
   add_custom_target(${name}_sources DEPENDS ${generated})
+  # Files of services are small and gRPC's headers are not; those of messages have names in common.
+  set_source_files_properties(${sources} PROPERTIES UNITY_GROUP services)
+  set(messages ${sources})
+  list(FILTER messages EXCLUDE REGEX "\\.grpc\\.pb\\.cc$")
+  set_source_files_properties(${messages} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   add_library(${name} STATIC ${sources})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${WINNOW_UNITY} UNITY_BUILD_MODE GROUP)
   target_include_directories(${name} SYSTEM PUBLIC ${gen})
   target_link_libraries(${name} PUBLIC gRPC::grpc++ protobuf::libprotobuf)
   winnow_precompile(${name} <grpcpp/grpcpp.h> <google/protobuf/message.h> <google/protobuf/generated_message_reflection.h>
