@@ -4,11 +4,11 @@ namespace winnow {
 
 std::span<const Command* const> AllCommands() {
   static constexpr const Command* kAll[] = {
-      &kUpCommand,       &kConfigCommand,       &kDeployCommand,    &kKeysCommand,          &kGenerateCommand,
-      &kChatCommand,     &kBatchCommand,        &kStatusCommand,    &kTopCommand,           &kProbeCommand,
-      &kTimelineCommand, &kAdminCommand,        &kSelectionCommand, &kBenchCommand,         &kPlanCommand,
-      &kDoctorCommand,   &kProfileHeadsCommand, &kRouterCommand,    &kInferenceRankCommand, &kCacheRankCommand,
-      &kDemoCommand,     &kCompletionCommand,   &kHelpCommand,      &kVersionCommand};
+      &kUpCommand,        &kConfigCommand, &kDeployCommand,       &kKeysCommand,      &kGenerateCommand,
+      &kChatCommand,      &kBatchCommand,  &kStatusCommand,       &kTopCommand,       &kProbeCommand,
+      &kTimelineCommand,  &kAdminCommand,  &kChaosCommand,        &kSelectionCommand, &kBenchCommand,
+      &kPlanCommand,      &kDoctorCommand, &kProfileHeadsCommand, &kRouterCommand,    &kInferenceRankCommand,
+      &kCacheRankCommand, &kDemoCommand,   &kCompletionCommand,   &kHelpCommand,      &kVersionCommand};
   return kAll;
 }
 

@@ -19,7 +19,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr char kAbout[] =
+constexpr char kBatchAbout[] =
     "Sends the requests of a file to a running server, or to one of its own (--model), and writes the answers to "
     "another.\n"
     "Both files are in the format of OpenAI's batches. Run it again to go on where it ended: what has an answer is not "
@@ -162,7 +162,7 @@ int BatchMain(const Arguments& arguments) {
 const Command kBatchCommand = {.name = "batch",
                                .summary = "send a file of requests to a server and write the answers to another",
                                .synopsis = "FILE.jsonl --out=FILE [--option=value ...]",
-                               .about = kAbout,
+                               .about = kBatchAbout,
                                .operands = {.files = true},
                                .environment = Environment::kRead,
                                .options = Declared<BatchOptions>,

@@ -15,7 +15,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kBenchServeAbout[] =
     "Sends a workload to a running server, streams the answers and prints latency, throughput and goodput. Prompts "
     "are\n"
     "made-up token ids, answers are greedy and of the length that was asked for. Any server with OpenAI's\n"
@@ -229,7 +229,7 @@ const Command kBenchServeCommand = {
     .name = "bench serve",
     .summary = "send a workload to a running server and measure latency, throughput and goodput",
     .synopsis = "[--option=value ...]",
-    .about = kAbout,
+    .about = kBenchServeAbout,
     .environment = Environment::kRead,
     .options = Declared<BenchServeOptions>,
     .run = BenchServeMain};

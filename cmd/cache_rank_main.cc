@@ -5,6 +5,7 @@
 #include "cmd/role/cache_rank_metrics.h"
 #include "cmd/role/link_reports.h"
 #include "cmd/role/options/cache_options.h"
+#include "cmd/role/options/opentelemetry.h"
 #include "cmd/role/payload_paths.h"
 #include "cmd/role/role_process.h"
 
@@ -28,9 +29,9 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
   paths.AddP2p(transport_options);
   paths.AddNccl(transport_options);
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, NewUcxTransport(transport_options));
-  WINNOW_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CacheHost> host,
-      CacheHost::Create(options.cache, process->identity(), std::move(transport), process->spans()));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<CacheHost> host,
+                          CacheHost::Create(options.cache, process->identity(), std::move(transport), process->spans(),
+                                            process->credentials()));
   CacheRank& rank = host->rank();
   process->metrics().AddSource([&rank, links](FamilyWriter& writer) {
     WriteMetrics(rank.metrics().Snapshot(), writer);
@@ -51,6 +52,7 @@ absl::Status Run(const CacheProcessOptions& options, std::string options_yaml) {
 
 int CacheRankMain(const Arguments& arguments) {
   CacheProcessOptions options;
+  options.process.tracing = OpenTelemetryDefaults::Read().tracing;
   if (const auto code = ParseCommandLine(kCacheRankCommand, arguments, options)) return *code;
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));
   return status.ok() ? 0 : Fail(kCacheRankCommand, status);

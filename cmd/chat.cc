@@ -19,7 +19,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kChatAbout[] =
     "A conversation in the terminal. Lines are edited and remembered; a backslash at the end continues one, and a\n"
     "pasted document of any length is one message. Ctrl-C ends an answer, Ctrl-D the chat; /help lists the commands.\n"
     "Where stdin is no terminal each of its lines is a message, and the first error ends the chat.\n";
@@ -240,7 +240,7 @@ int ChatMain(const Arguments& arguments) {
 const Command kChatCommand = {.name = "chat",
                               .summary = "talk to a running server in the terminal",
                               .synopsis = "[--option=value ...]",
-                              .about = kAbout,
+                              .about = kChatAbout,
                               .environment = Environment::kRead,
                               .options = Declared<ChatOptions>,
                               .run = ChatMain};

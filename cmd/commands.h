@@ -7,7 +7,7 @@
 
 namespace winnow {
 
-extern const Command kUpCommand, kConfigCommand, kDeployCommand, kKeysCommand, kAdminCommand;
+extern const Command kUpCommand, kConfigCommand, kDeployCommand, kKeysCommand, kAdminCommand, kChaosCommand;
 extern const Command kGenerateCommand, kChatCommand, kBatchCommand, kStatusCommand, kTopCommand, kProbeCommand,
     kTimelineCommand;
 extern const Command kSelectionCommand, kBenchCommand, kBenchEngineCommand, kBenchServeCommand;

@@ -9,7 +9,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kCompletionAbout[] =
     "Prints a script that completes commands, options, their values and paths:\n\n"
     "  bash   source <(winnow completion bash), in ~/.bashrc\n"
     "  zsh    source <(winnow completion zsh), in ~/.zshrc behind compinit\n"
@@ -44,7 +44,7 @@ std::vector<std::string> ShellNames() {
 const Command kCompletionCommand = {.name = "completion",
                                     .summary = "print a script with which bash, zsh or fish completes command lines",
                                     .synopsis = "bash|zsh|fish",
-                                    .about = kAbout,
+                                    .about = kCompletionAbout,
                                     .operands = {.first = ShellNames},
                                     .run = CompletionMain};
 

@@ -9,6 +9,7 @@
 #include "cmd/manifest/manifest.h"
 #include "cmd/manifest/schema.h"
 #include "cmd/plan/cluster_memory.h"
+#include "cmd/plan/rank_sizes.h"
 #include "cmd/role/options/model_options.h"
 
 namespace winnow {
@@ -38,7 +39,9 @@ absl::Status CheckHere(const Manifest& manifest, std::string& note) {
   }
   const auto check = [&](const UpOptions& options) -> absl::Status {
     WINNOW_RETURN_IF_ERROR(options.Validate());
-    return CheckRanksFit(options, static_cast<uint64_t>(manifest.deploy.memory_bytes));
+    WINNOW_RETURN_IF_ERROR(CheckRanksFit(options));
+    // As it is rendered.
+    return SizeRanks(options, manifest.deploy.memory_bytes).status();
   };
   if (manifest.nodes.empty()) return check(manifest.options);
   for (const ManifestNode& node : manifest.nodes) {
@@ -115,13 +118,13 @@ const Command kSchemaCommand = {
     .name = "config schema", .summary = "print the JSON schema of manifests, for editors", .run = SchemaMain};
 const Command kFieldsCommand = {
     .name = "config fields", .summary = "print all fields as a Markdown table", .run = FieldsMain};
-constexpr const Command* kSubcommands[] = {&kCheckCommand, &kSchemaCommand, &kFieldsCommand};
+constexpr const Command* kConfigSubcommands[] = {&kCheckCommand, &kSchemaCommand, &kFieldsCommand};
 
 }  // namespace
 
 const Command kConfigCommand = {.name = "config",
                                 .summary = "check manifests of clusters, and describe their fields",
                                 .synopsis = "COMMAND",
-                                .subcommands = kSubcommands};
+                                .subcommands = kConfigSubcommands};
 
 }  // namespace winnow

@@ -1,4 +1,5 @@
 // winnow deploy: a manifest as files of other tools.
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 
@@ -52,6 +53,13 @@ absl::Status Render(const std::string& kind, const std::string& path, const std:
         absl::StrCat("cannot render \"", kind, "\": expected kubernetes, compose, systemd or slurm"));
   }
   WINNOW_ASSIGN_OR_RETURN(const Manifest manifest, LoadManifest(path));
+  if (!KnowsMemory(manifest)) {
+    std::fprintf(
+        stderr,
+        "note: the model %s is not on this machine: memory is limited to deploy.memory where that is said, and "
+        "not checked\n",
+        manifest.options.model.c_str());
+  }
   WINNOW_ASSIGN_OR_RETURN(const RenderedFiles files,
                           renderer->render(manifest, std::filesystem::path(path).filename().string()));
   if (!folder.empty()) return Write(files, folder);
@@ -85,13 +93,13 @@ const Command kRenderCommand = {.name = "deploy render",
                                 .operands = {.first = KindNames, .files = true},
                                 .options = Declared<RenderOptions>,
                                 .run = RenderMain};
-constexpr const Command* kSubcommands[] = {&kRenderCommand};
+constexpr const Command* kDeploySubcommands[] = {&kRenderCommand};
 
 }  // namespace
 
 const Command kDeployCommand = {.name = "deploy",
                                 .summary = "write a manifest as Kubernetes, compose, systemd or Slurm files",
                                 .synopsis = "COMMAND",
-                                .subcommands = kSubcommands};
+                                .subcommands = kDeploySubcommands};
 
 }  // namespace winnow

@@ -20,7 +20,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kGenerateAbout[] =
     "Prints the answer, as it is made, and nothing else on stdout. The prompt is the texts of --file and then PROMPT,\n"
     "with an empty line between; \"-\" stands for what is on stdin, which is also read where neither is given and "
     "stdin\n"
@@ -149,7 +149,7 @@ int GenerateMain(const Arguments& arguments) {
 const Command kGenerateCommand = {.name = "generate",
                                   .summary = "send a prompt to a running server and stream the answer",
                                   .synopsis = "[--option=value ...] [PROMPT | -]",
-                                  .about = kAbout,
+                                  .about = kGenerateAbout,
                                   .environment = Environment::kRead,
                                   .options = Declared<GenerateOptions>,
                                   .run = GenerateMain};

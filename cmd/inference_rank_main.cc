@@ -8,6 +8,7 @@
 #include "cmd/role/machine.h"
 #include "cmd/role/options/inference_options.h"
 #include "cmd/role/options/model_options.h"
+#include "cmd/role/options/opentelemetry.h"
 #include "cmd/role/payload_paths.h"
 #include "cmd/role/rank_options.h"
 #include "cmd/role/role_process.h"
@@ -156,6 +157,7 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
 
 int InferenceRankMain(const Arguments& arguments) {
   InferenceProcessOptions options;
+  options.process.tracing = OpenTelemetryDefaults::Read().tracing;
   if (const auto code = ParseCommandLine(kInferenceRankCommand, arguments, options)) return *code;
   if (const absl::Status model = CheckModelOption(options.model); !model.ok())
     return Fail(kInferenceRankCommand, model, 2);

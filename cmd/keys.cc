@@ -10,7 +10,7 @@
 namespace winnow {
 namespace {
 
-extern const Command kAddCommand, kListCommand, kRevokeCommand;
+extern const Command kAddCommand, kListKeysCommand, kRevokeCommand;
 
 absl::Status Add(const std::string& path, ApiKey key) {
   if (key.name.empty()) return absl::InvalidArgumentError("--name=NAME is required");
@@ -27,7 +27,7 @@ absl::Status Add(const std::string& path, ApiKey key) {
   return absl::OkStatus();
 }
 
-struct ListOptions {
+struct ListKeysOptions {
   bool json = false;
 
   void Declare(Fields& fields) { fields.Bool("json", &json, "Print JSON: a list of objects, a key each."); }
@@ -95,12 +95,12 @@ int AddMain(const Arguments& arguments) {
   return Ended(kAddCommand, Add(words[0], std::move(key)));
 }
 
-int ListMain(const Arguments& arguments) {
-  ListOptions options;
+int ListKeysMain(const Arguments& arguments) {
+  ListKeysOptions options;
   std::vector<std::string> words;
-  if (const auto code = ParseCommandLine(kListCommand, arguments, options, &words)) return *code;
-  if (words.size() != 1) return WrongOperands(kListCommand, "FILE");
-  return Ended(kListCommand, List(words[0], options.json));
+  if (const auto code = ParseCommandLine(kListKeysCommand, arguments, options, &words)) return *code;
+  if (words.size() != 1) return WrongOperands(kListKeysCommand, "FILE");
+  return Ended(kListKeysCommand, List(words[0], options.json));
 }
 
 int RevokeMain(const Arguments& arguments) {
@@ -119,24 +119,24 @@ const Command kAddCommand = {
     .operands = {.files = true},
     .options = Declared<ApiKey>,
     .run = AddMain};
-const Command kListCommand = {.name = "keys list",
-                              .summary = "print names, ids, tenants and limits",
-                              .synopsis = "FILE [--json]",
-                              .operands = {.files = true},
-                              .options = Declared<ListOptions>,
-                              .run = ListMain};
+const Command kListKeysCommand = {.name = "keys list",
+                                  .summary = "print names, ids, tenants and limits",
+                                  .synopsis = "FILE [--json]",
+                                  .operands = {.files = true},
+                                  .options = Declared<ListKeysOptions>,
+                                  .run = ListKeysMain};
 const Command kRevokeCommand = {.name = "keys revoke",
                                 .summary = "take a key out: new requests with it are refused within seconds",
                                 .synopsis = "FILE NAME",
                                 .operands = {.files = true},
                                 .run = RevokeMain};
-constexpr const Command* kSubcommands[] = {&kAddCommand, &kListCommand, &kRevokeCommand};
+constexpr const Command* kKeysSubcommands[] = {&kAddCommand, &kListKeysCommand, &kRevokeCommand};
 
 }  // namespace
 
 const Command kKeysCommand = {.name = "keys",
                               .summary = "make, list and revoke the API keys of a router",
                               .synopsis = "COMMAND",
-                              .subcommands = kSubcommands};
+                              .subcommands = kKeysSubcommands};
 
 }  // namespace winnow

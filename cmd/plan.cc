@@ -16,7 +16,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kPlanAbout[] =
     "What placements of a model hold and how fast they are expected to be, with the arithmetic, and which to start\n"
     "with; or, of a manifest, whether exactly that fits this machine. Memory is worked out by the functions that "
     "ranks\n"
@@ -264,7 +264,7 @@ const Command kPlanCommand = {
     .name = "plan",
     .summary = "say what fits, how fast it will be and what to start with, of a model or of a manifest",
     .synopsis = "(--model MODEL | -f FILE) [--option=value ...]",
-    .about = kAbout,
+    .about = kPlanAbout,
     .options = Declared<PlanOptions>,
     .run = PlanMain};
 

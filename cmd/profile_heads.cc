@@ -21,7 +21,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kAbout[] =
+constexpr char kProfileHeadsAbout[] =
     "Runs texts through a model and measures how much of the context each (layer, kv head) attends to. Servers that\n"
     "are started with --head-profile FILE can share out their budget by it and keep nothing but sinks and recent\n"
     "rows of heads that need no more (profile_use=budgets, streaming, budgets-and-streaming). Heads that look things\n"
@@ -44,7 +44,9 @@ struct ProfileOptions {
   bool quiet = false;
 
   void Declare(Fields& fields) {
-    fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors). Required.");
+    fields.Folder("model", &model,
+                  "Folder of the model: config.json, safetensors and a tokenizer (tokenizer.json, tokenizer.model, "
+                  "*.tiktoken or vocab.txt). Required.");
     fields.Text("text", &text, "Text files to measure on, separated by commas; others may follow the options.");
     fields.File(
         "prompts", &prompts,
@@ -264,7 +266,7 @@ const Command kProfileHeadsCommand = {
     .name = "profile-heads",
     .summary = "measure on sample text how much of the context each head of a model needs",
     .synopsis = "--model DIR --out FILE [--option=value ...] [TEXT-FILE...]",
-    .about = kAbout,
+    .about = kProfileHeadsAbout,
     .operands = {.files = true},
     .options = Declared<ProfileOptions>,
     .run = ProfileHeadsMain};

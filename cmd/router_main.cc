@@ -10,6 +10,7 @@
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/role/options/model_options.h"
+#include "cmd/role/options/opentelemetry.h"
 #include "cmd/role/options/router_options.h"
 #include "cmd/role/role_process.h"
 #include "router/router.h"
@@ -57,13 +58,17 @@ absl::Status Run(const RouterProcessOptions& options, std::string options_yaml) 
   }
   router_options.http.max_bodies_bytes = static_cast<size_t>(options.http_body_memory_bytes);
   router_options.api_keys = options.api_keys;
+  router_options.registry = options.discovery.registry;
+  router_options.registry_state = [&process] { return process->registry_state(); };
   router_options.spans = process->spans();
   router_options.trace_sample = options.process.tracing.sample;
   router_options.log_requests = options.reports.log_requests;
   router_options.metrics_aliases = options.reports.metrics_aliases;
+  WINNOW_RETURN_IF_ERROR(options.placement.Check());
   const uint32_t shards = options.placement.cache_shards;
   router_options.shards = {.least = std::max(shards, 1u),
                            .most = shards == 0 ? std::numeric_limits<uint32_t>::max() : shards};
+  router_options.replicas = options.placement.replicas;
   router_options.slow_start = std::chrono::duration_cast<std::chrono::milliseconds>(options.placement.slow_start);
   router_options.max_queue = options.max_queue;
   router_options.request_timeout = std::chrono::duration_cast<std::chrono::milliseconds>(options.request_timeout);
@@ -115,6 +120,7 @@ int RouterMain(const Arguments& arguments) {
   mallopt(M_MMAP_THRESHOLD, kLargeBlockBytes);
   mallopt(M_TRIM_THRESHOLD, 4 * kLargeBlockBytes);
   RouterProcessOptions options;
+  options.process.tracing = OpenTelemetryDefaults::Read().tracing;
   if (const auto code = ParseCommandLine(kRouterCommand, arguments, options)) return *code;
   if (const absl::Status model = CheckModelOption(options.model); !model.ok()) return Fail(kRouterCommand, model, 2);
   const absl::Status status = Run(options, DumpYaml(Fields::Of(options)));

@@ -13,7 +13,7 @@
 namespace winnow {
 namespace {
 
-extern const Command kListCommand, kExplainCommand;
+extern const Command kListPresetsCommand, kExplainCommand;
 
 constexpr size_t kWidth = 100;
 
@@ -81,14 +81,14 @@ void PrintPresetsAsJson() {
   std::printf("%s\n", list.dump(2).c_str());
 }
 
-struct ListOptions {
+struct ListPresetsOptions {
   bool json = false;
   void Declare(Fields& fields) { fields.Bool("json", &json, "As JSON: a list of objects."); }
 };
 
-int ListMain(const Arguments& arguments) {
-  ListOptions options;
-  if (const auto code = ParseCommandLine(kListCommand, arguments, options)) return *code;
+int ListPresetsMain(const Arguments& arguments) {
+  ListPresetsOptions options;
+  if (const auto code = ParseCommandLine(kListPresetsCommand, arguments, options)) return *code;
   options.json ? PrintPresetsAsJson() : PrintPresets();
   return kExitOk;
 }
@@ -176,30 +176,31 @@ std::vector<std::string> PresetNames() {
   return names;
 }
 
-constexpr char kAbout[] =
+constexpr char kSelectionAbout[] =
     "A specification is a preset and what is changed of it: preset[,field=value...], for example\n"
     "winnow,predictor=temporal,window=16,budget=512. docs/selection.md says when to choose what.\n";
 
-const Command kListCommand = {.name = "selection list",
-                              .summary = "list the presets: what they do, their full specifications, what is not built",
-                              .synopsis = "[--json]",
-                              .options = Declared<ListOptions>,
-                              .run = ListMain};
+const Command kListPresetsCommand = {
+    .name = "selection list",
+    .summary = "list the presets: what they do, their full specifications, what is not built",
+    .synopsis = "[--json]",
+    .options = Declared<ListPresetsOptions>,
+    .run = ListPresetsMain};
 const Command kExplainCommand = {.name = "selection explain",
                                  .summary = "say of every field of a specification what its value means and costs",
                                  .synopsis = "PRESET[,FIELD=VALUE...] [--json]",
-                                 .about = kAbout,
+                                 .about = kSelectionAbout,
                                  .operands = {.first = PresetNames},
                                  .options = Declared<ExplainOptions>,
                                  .run = ExplainMain};
-constexpr const Command* kSubcommands[] = {&kListCommand, &kExplainCommand};
+constexpr const Command* kSelectionSubcommands[] = {&kListPresetsCommand, &kExplainCommand};
 
 }  // namespace
 
 const Command kSelectionCommand = {.name = "selection",
                                    .summary = "list and explain selection presets and specifications",
                                    .synopsis = "COMMAND",
-                                   .about = kAbout,
-                                   .subcommands = kSubcommands};
+                                   .about = kSelectionAbout,
+                                   .subcommands = kSelectionSubcommands};
 
 }  // namespace winnow

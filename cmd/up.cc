@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include "cmd/manifest/manifest.h"
 #include "cmd/plan/cluster_memory.h"
 #include "cmd/plan/placement_choice.h"
+#include "cmd/role/options/opentelemetry.h"
 #include "cmd/terminal/progress_line.h"
 #include "cmd/up/advice.h"
 #include "cmd/up/http_probe.h"
@@ -30,6 +32,7 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kNoticeInterval{10};
 // A cluster that serves is ready after so long, whoever does not reach whom.
 constexpr std::chrono::seconds kLinksLimit{15};
+constexpr milliseconds kRegistryLimit{1000};
 
 // Takes the address that a process has reported, if it has, so that its next run listens there again.
 void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& address) {
@@ -42,8 +45,10 @@ void KeepAddress(const Supervisor::Addresses& known, const char* key, HostPort& 
 // One line for a port that is taken, before anything is started.
 absl::Status CheckPorts(const UpOptions& options) {
   if (options.part.has_router) {
-    WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.http.ToString()).status(), "--http"));
-    WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.grpc.ToString()).status(), "--grpc"));
+    for (int i = 0; i < options.routers; ++i) {
+      WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.HttpAddress(i).ToString()).status(), "--http"));
+      WINNOW_RETURN_IF_ERROR(Annotate(CheckListenAddress(options.GrpcAddress(i).ToString()).status(), "--grpc"));
+    }
   }
   for (int process = 0; process < options.num_processes(); ++process) {
     WINNOW_RETURN_IF_ERROR(
@@ -85,37 +90,51 @@ double ResidentBytes(pid_t pid) {
   return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
+// A cluster comes up without its registry, and those who look for it there do not find it.
+void NoticeMissingRegistry(const DiscoveryOptions& discovery) {
+  if (!discovery.registry || discovery.registry->encrypted) return;
+  for (const HostPort& member : discovery.registry->endpoints) {
+    if (HttpGet(member.ToString(), "/health", kRegistryLimit).ok()) return;
+  }
+  std::fprintf(
+      stderr,
+      "winnow up: the registry %s does not answer. Processes of this cluster find each other without it, those "
+      "of others do not; it is tried again until it is there\n",
+      discovery.registry->ToString().c_str());
+}
+
 class Cluster {
  public:
   Cluster(const UpOptions& options, std::string program)
       : options_(options), program_(std::move(program)), supervisor_(SupervisorOptions(options, progress_)) {}
 
-  // Returns when the first request will succeed and every rank is known to reach the others; where the router is
-  // elsewhere, when the ranks have joined it.
+  // Returns when the first request will succeed at every router, and every rank is known to reach the others; where
+  // all routers are elsewhere, when the ranks have joined one.
   absl::Status Start() {
-    HostPort router_address = options_.part.router;
+    std::vector<HostPort> known_routers;
     if (options_.part.has_router) {
-      WINNOW_ASSIGN_OR_RETURN(router_address, StartRouter());
+      WINNOW_ASSIGN_OR_RETURN(known_routers, StartRouters());
     }
+    known_routers.insert(known_routers.end(), options_.part.routers.begin(), options_.part.routers.end());
     if (!options_.hosts_cache()) {
       for (int i = 0; i < options_.cache_ranks; ++i) {
-        WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, router_address))));
+        WINNOW_RETURN_IF_ERROR(supervisor_.Start(Role(program_, "cache-rank", options_.CacheRank(i, known_routers))));
       }
     }
     for (int i = 0; i < options_.num_inference_ranks(); ++i) {
       WINNOW_RETURN_IF_ERROR(
-          supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, router_address))));
+          supervisor_.Start(Role(program_, "inference-rank", options_.InferenceRank(i, known_routers))));
     }
     WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] {
       ShowProgress();
-      return supervisor_.AllReady() && RouterIsReady();
+      return supervisor_.AllReady() && RoutersAreReady();
     }));
     progress_.Erase();
     return absl::OkStatus();
   }
 
   absl::Status Run() {
-    return supervisor_.KeepUp([this] { return AskWhetherReady().ok(); });
+    return supervisor_.KeepUp([this] { return AnyServes(); });
   }
 
   // Stops everything, and says why a process has failed: its last lines, which those of others may have hidden.
@@ -132,34 +151,42 @@ class Cluster {
   }
 
   std::string ReadyLine() const {
-    std::vector<std::string> names;  // in the order of their ports
-    if (options_.part.has_router) names.push_back(router_);
+    std::vector<std::string> names = routers_;  // in the order of their ports
     for (int i = 0; i < options_.num_inference_ranks(); ++i) names.push_back(options_.InferenceRankName(i));
     for (int i = 0; !options_.hosts_cache() && i < options_.cache_ranks; ++i) {
       names.push_back(options_.CacheRankName(i));
     }
-    std::string metrics;
-    for (const std::string& name : names) {
-      absl::StrAppend(&metrics, metrics.empty() ? "" : ",", Address(name, "metrics"));
-    }
+    const std::string metrics = Addresses(names, "metrics");
     if (!options_.part.has_router) return absl::StrCat("ready node=", options_.node, " metrics=", metrics);
-    return absl::StrCat("ready http=", Address(router_, "http"), " grpc=", Address(router_, "grpc"),
+    return absl::StrCat("ready http=", Addresses(routers_, "http"), " grpc=", Addresses(routers_, "grpc"),
                         " metrics=", metrics);
   }
 
  private:
   // Returns where the ranks of this machine register.
-  absl::StatusOr<HostPort> StartRouter() {
-    const RouterProcessOptions router = options_.Router();
-    router_ = router.process.rank;
-    Supervisor::Child child = Role(program_, "router", router);
-    child.drains_first = true;
-    WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
+  absl::StatusOr<std::vector<HostPort>> StartRouters() {
+    for (int i = 0; i < options_.routers; ++i) {
+      const RouterProcessOptions router = options_.Router(i);
+      routers_.push_back(router.process.rank);
+      Supervisor::Child child = Role(program_, "router", router);
+      child.drains_first = true;
+      WINNOW_RETURN_IF_ERROR(supervisor_.Start(std::move(child)));
+    }
     WINNOW_RETURN_IF_ERROR(supervisor_.RunUntil([this] { return supervisor_.AllReady(); }));
-    WINNOW_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(Address(router_, "grpc")));
-    if (!options_.part.host.empty()) address.host = options_.part.host;
-    if (IsWildcardHost(address.host)) address.host = "127.0.0.1";
-    return address;
+    std::vector<HostPort> addresses;
+    for (const std::string& name : routers_) {
+      WINNOW_ASSIGN_OR_RETURN(HostPort address, ParseHostPort(Address(name, "grpc")));
+      if (!options_.part.host.empty()) address.host = options_.part.host;
+      if (IsWildcardHost(address.host)) address.host = "127.0.0.1";
+      addresses.push_back(std::move(address));
+    }
+    return addresses;
+  }
+
+  std::string Addresses(const std::vector<std::string>& names, const char* key) const {
+    std::string list;
+    for (const std::string& name : names) absl::StrAppend(&list, list.empty() ? "" : ",", Address(name, key));
+    return list;
   }
 
   std::string Address(const std::string& name, const char* key) const {
@@ -168,20 +195,22 @@ class Cluster {
     return it == addresses.end() ? "?" : it->second;
   }
 
+  // Whether requests are served although a process is missing.
+  bool AnyServes() const {
+    if (!options_.part.has_router) return supervisor_.AllReady();
+    return std::any_of(routers_.begin(), routers_.end(),
+                       [this](const std::string& router) { return AskWhetherReady(router).ok(); });
+  }
+
   // The router's word on it; an error has its reason.
-  absl::Status AskWhetherReady() const {
-    if (!options_.part.has_router) {
-      return supervisor_.AllReady() ? absl::OkStatus() : absl::UnavailableError("not all ranks have joined the router");
-    }
-    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
-                            HttpGet(Address(router_, "metrics"), "/ready", milliseconds(1000)));
+  absl::Status AskWhetherReady(const std::string& router) const {
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router, "metrics"), "/ready", milliseconds(1000)));
     return answer.status == 200 ? absl::OkStatus() : absl::UnavailableError(answer.body);
   }
 
   // UNAVAILABLE while an inference rank does not reach a cache rank, or the router has not been told yet.
-  absl::Status AskForLinks() const {
-    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer,
-                            HttpGet(Address(router_, "metrics"), "/ranks", milliseconds(1000)));
+  absl::Status AskForLinks(const std::string& router) const {
+    WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router, "metrics"), "/ranks", milliseconds(1000)));
     const auto list = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
     if (!list.is_object()) return absl::UnavailableError("its list of ranks cannot be read");
     for (const auto& rank : list.value("ranks", nlohmann::json::array())) {
@@ -192,15 +221,24 @@ class Cluster {
     return absl::OkStatus();
   }
 
+  // The first error of a router.
+  absl::Status AskAll(absl::Status (Cluster::*ask)(const std::string& router) const) const {
+    for (const std::string& router : routers_) {
+      const absl::Status said = (this->*ask)(router);
+      WINNOW_RETURN_IF_ERROR(routers_.size() > 1 ? Annotate(said, router) : said);
+    }
+    return absl::OkStatus();
+  }
+
   // On a node other machines' ranks may be missing: it does its part all the same.
-  bool RouterIsReady() {
+  bool RoutersAreReady() {
     if (!options_.part.host.empty()) return true;
-    absl::Status ready = AskWhetherReady();
+    absl::Status ready = AskAll(&Cluster::AskWhetherReady);
     const auto now = std::chrono::steady_clock::now();
     if (ready.ok()) {
       // Requests would be served; those of the first second are to find every rank, not the first that was there.
       if (!serves_since_) serves_since_ = now;
-      ready = AskForLinks();
+      ready = AskAll(&Cluster::AskForLinks);
       if (ready.ok() || now - *serves_since_ > kLinksLimit) return true;
     }
     if (now >= next_notice_) {
@@ -228,7 +266,7 @@ class Cluster {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   ProgressLine progress_;
   Supervisor supervisor_;
-  std::string router_;
+  std::vector<std::string> routers_;
   std::optional<std::chrono::steady_clock::time_point> serves_since_;
   std::chrono::steady_clock::time_point next_notice_ = std::chrono::steady_clock::now() + kNoticeInterval;
 };
@@ -243,6 +281,7 @@ int CountGpusFor(const DeviceChoice& device) {
 absl::Status Run(const UpOptions& options) {
   WINNOW_RETURN_IF_ERROR(WithAdvice(CheckPorts(options)));
   WINNOW_RETURN_IF_ERROR(CheckFitsTogether(options, CountGpusFor(options.device)));
+  NoticeMissingRegistry(options.discovery);
   char program[4096];
   const ssize_t length = readlink("/proc/self/exe", program, sizeof program);
   if (length <= 0) return absl::InternalError("cannot read /proc/self/exe");
@@ -281,11 +320,14 @@ absl::StatusOr<UpOptions> FromManifest(const UpOptions& given) {
 int UpMain(const Arguments& given) {
   const Arguments arguments = WithLongNames(given);
   UpOptions options;
+  const TracingFlags tracing = OpenTelemetryDefaults::Read().tracing;
+  options.tracing = tracing;
   if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   if (!options.file.empty()) {
     absl::StatusOr<UpOptions> manifest = FromManifest(options);
     if (!manifest.ok()) return Fail(kUpCommand, manifest.status(), kExitUsage);
     options = *std::move(manifest);
+    if (options.tracing.otlp_endpoint.empty()) options.tracing.otlp_endpoint = tracing.otlp_endpoint;
     if (const auto code = ParseCommandLine(kUpCommand, arguments, options)) return *code;
   } else if (!options.node.empty()) {
     return Fail(kUpCommand, absl::InvalidArgumentError("--node needs a manifest (-f FILE)"), kExitUsage);

@@ -28,6 +28,9 @@ struct InferenceRankMetrics {
   // rows.
   std::atomic<uint64_t> stream_back_prompts{0}, stream_back_bytes{0};
   std::atomic<uint64_t> remote_prefix_prompts{0}, remote_prefix_bytes{0};
+  // Sequences that found their first rows in slots, positions of these, what is kept there, and what has been evicted.
+  std::atomic<uint64_t> resident_prefix_hits{0}, resident_prefix_tokens{0};
+  std::atomic<uint64_t> resident_prefix_bytes{0}, resident_prefix_evicted_tokens{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
   std::atomic<uint64_t> local_steps{0};         // of decode_steps, those that ran ahead of the host (StepLoop)

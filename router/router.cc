@@ -12,6 +12,7 @@
 #include "common/rpc/channel.h"
 #include "router/admin/cluster_admin_service.h"
 #include "router/admin/reload.h"
+#include "router/admin/shared_orders.h"
 #include "router/dispatch/dispatcher.h"
 #include "router/dispatch/routing_policy.h"
 #include "router/generation/generation_service.h"
@@ -90,6 +91,7 @@ struct Router::Parts {
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
                     .shards = options.shards,
+                    .replicas = options.replicas,
                     .slow_start = options.slow_start,
                     .channels = [credentials = options.credentials](
                                     const std::string& address) { return NewChannel(address, credentials); }},
@@ -108,9 +110,18 @@ struct Router::Parts {
                            &generation, text.get()),
         tokenizer_service(text.get(), configured.vocab_size, Authenticate()),
         model_service([this] { return Model(); }, Authenticate()),
-        cluster_admin_service(options.identity, &registry, &dispatcher, [this] {
-          return winnow::Reload(keys.get(), {options.tls, options.http.tls});
-        }) {
+        shared_orders(!options.registry ? nullptr
+                                        : std::make_unique<SharedOrders>(*options.registry, options.tls,
+                                                                         options.identity.cluster(), &registry)),
+        cluster_admin_service({.self = options.identity,
+                               .ranks = &registry,
+                               .dispatcher = &dispatcher,
+                               .shared_orders = shared_orders.get(),
+                               .reload =
+                                   [this] {
+                                     return winnow::Reload(keys.get(), {options.tls, options.http.tls});
+                                   },
+                               .routers = [this] { return RegistryRouters(); }}) {
     metrics->AddSource([this](FamilyWriter& writer) {
       WriteDispatcherMetrics(dispatcher.counters(), writer);
       WriteMembershipMetrics(registry.Snapshot(), writer);
@@ -168,10 +179,21 @@ struct Router::Parts {
     logged = snapshot;
   }
 
+  std::vector<std::string> RegistryRouters() const {
+    std::vector<std::string> addresses;
+    const std::optional<RegistryPresence::State> state = options.registry_state();
+    if (!state) return addresses;
+    for (const HostPort& router : state->routers) addresses.push_back(router.ToString());
+    return addresses;
+  }
+
   // A request would be served now, and should come here.
   absl::Status Ready() const {
     if (leaving) return absl::UnavailableError(AbslSv(kStopping));
     WINNOW_RETURN_IF_ERROR(Accepts());
+    if (shared_orders && !shared_orders->IsSettled()) {
+      return absl::UnavailableError("what operators have ordered has not been read from the registry yet");
+    }
     const absl::Status route = ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
     const std::string reasons = route.ok() ? "" : reachability.Reasons();
     if (reasons.empty()) return route;
@@ -220,6 +242,7 @@ struct Router::Parts {
   GenerationService generation_service;
   TokenizerService tokenizer_service;
   ModelService model_service;
+  const std::unique_ptr<SharedOrders> shared_orders;  // null without a registry
   ClusterAdminServiceImpl cluster_admin_service;
   std::unique_ptr<Registry::Subscription> log_changes;
   std::unique_ptr<OpenAiService> openai;
@@ -232,7 +255,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<ModelText> text, ModelText::Load(options.model_dir));
   const auto vocab_size = static_cast<uint32_t>(config.vocab_size);
   if (text->tokenizer() != nullptr && text->tokenizer()->VocabSize() > vocab_size) {
-    return absl::FailedPreconditionError(absl::StrCat(options.model_dir, ": tokenizer.json has ids up to ",
+    return absl::FailedPreconditionError(absl::StrCat(options.model_dir, ": the tokenizer has ids up to ",
                                                       text->tokenizer()->VocabSize() - 1,
                                                       ", but config.json's vocab_size is ", vocab_size));
   }
@@ -356,7 +379,8 @@ std::string Router::ScrapeTargets(const std::string& own_address) const {
 }
 
 std::string Router::RankList() const {
-  return RankListJson(parts_->registry.Snapshot(), parts_->reachability.unreachable());
+  return RankListJson(parts_->registry.Snapshot(), parts_->reachability.unreachable(),
+                      parts_->options.registry_state());
 }
 
 absl::Status Router::Ready() const {

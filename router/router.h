@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "common/base/status.h"
+#include "common/discovery/registry_presence.h"
+#include "common/discovery/registry_url.h"
 #include "common/metrics/metric_aliases.h"
 #include "common/metrics/metrics_registry.h"
 #include "common/rpc/credentials.h"
@@ -27,17 +29,21 @@ struct RouterOptions {
   // How answers are read; absent: as the model's files show it.
   std::optional<ToolFormat> tool_format;
   std::optional<ReasoningFormat> reasoning_format;
-  v1::Identity identity;     // of this process
-  Credentials credentials;   // towards ranks
-  SelectionSpec selection;   // of requests that name none
-  std::string head_profile;  // file of a HeadProfile; empty: none
-  TlsFiles tls;              // of gRPC, which an operator may have looked at again; empty: none
-  std::string api_keys;      // KeyFile of clients; empty: anybody may send requests
+  v1::Identity identity;                // of this process
+  Credentials credentials;              // towards ranks
+  SelectionSpec selection;              // of requests that name none
+  std::string head_profile;             // file of a HeadProfile; empty: none
+  TlsFiles tls;                         // of gRPC, which an operator may have looked at again; empty: none
+  std::string api_keys;                 // KeyFile of clients; empty: anybody may send requests
+  std::optional<RegistryUrl> registry;  // keeps the orders of operators for all routers
+  // How this process stands with the registry; asked from any thread.
+  std::function<std::optional<RegistryPresence::State>()> registry_state = [] { return std::nullopt; };
   HttpServerOptions http;
   CorsPolicy cors;
   std::chrono::milliseconds stream_keep_alive{15'000};  // of quiet streams; 0: none
   bool serves_page = true;                              // at "/"
   ShardRange shards;                                    // of a sequence's KV, over cache ranks
+  uint32_t replicas = 1;                                // of a sequence's KV: 2 with one cache rank per sequence
   std::chrono::milliseconds slow_start{0};              // of cache ranks that join; 0: none
   uint32_t max_queue = 1024;                            // requests under way, each sample counted; more are refused
   std::chrono::milliseconds request_timeout{std::chrono::minutes(10)};  // of requests that name none

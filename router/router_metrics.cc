@@ -20,6 +20,12 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   const char* failovers = "Attempts that continued a request after the loss of a rank, by what they did with its KV.";
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
+  writer.Counter("winnow_replica_promotions_total",
+                 "Requests that went on with the replica of their KV after the loss of a cache rank.",
+                 count(c.promotions));
+  writer.Gauge("winnow_requests_without_replica",
+               "Running requests whose KV is to have a replica (--replicas=2) and for which no cache rank has room.",
+               static_cast<double>(c.without_replica.load()));
   writer.Counter("winnow_hand_overs_total", "Prompts that a rank for prefill has left to a rank that decodes.",
                  count(c.hand_overs));
   writer.Histogram("winnow_hand_over_seconds",

@@ -229,8 +229,8 @@ class Parser {
   }
 
   void CheckNodes() {
-    for (const char* path : {"inference.ranks", "inference.prefill_ranks", "inference.decode_ranks", "cache.ranks",
-                             "inference.device", "cache.device"}) {
+    for (const char* path : {"router.count", "inference.ranks", "inference.prefill_ranks", "inference.decode_ranks",
+                             "cache.ranks", "inference.device", "cache.device"}) {
       if (lines_.contains(path)) Add(lines_.at(path), path, "with nodes, each node says its own");
     }
     int routers = 0, inference = 0, prefill = 0, decode = 0, caches = 0;
@@ -239,8 +239,6 @@ class Parser {
       if (node.address.empty()) Add(LineOfField(path), path + ".address", "it is required");
       if (IsWildcardHost(node.address)) Add(LineOfField(path), path + ".address", "nobody can connect to a wildcard");
       routers += node.router ? 1 : 0;
-      if (node.router && routers > 1)
-        Add(LineOfField(path + ".router"), path + ".router", "another node has the router");
       inference += node.inference_ranks;
       prefill += node.prefill_ranks;
       decode += node.decode_ranks;
@@ -250,12 +248,30 @@ class Parser {
     const auto need = [&](bool there, const char* what) {
       if (!there) Add(line, std::string(kNodes), absl::StrCat("no node has ", what));
     };
-    need(routers > 0, "the router (router: true)");
+    need(routers > 0, "a router (router: true)");
+    CheckRouterAddresses(routers);
     need(inference + prefill + decode > 0, "inference ranks");
     need(caches > 0 || result_.manifest.options.hosts_cache(), "cache ranks");
     if ((prefill > 0) != (decode > 0)) Add(line, std::string(kNodes), "prefill_ranks and decode_ranks need each other");
     if (inference > 0 && prefill + decode > 0) {
       Add(line, std::string(kNodes), "inference_ranks and prefill_ranks with decode_ranks exclude each other");
+    }
+  }
+
+  // Where routers of nodes listen is said once for all of them.
+  void CheckRouterAddresses(int routers) {
+    const UpOptions& options = result_.manifest.options;
+    if (options.grpc.port == 0 && !options.discovery.registry && result_.manifest.nodes.size() > 1) {
+      Add(LineOfField("router.grpc"), "router.grpc",
+          "ranks of other nodes must know the port, or find routers in a registry");
+    }
+    if (routers < 2) return;
+    for (const auto& [path, address] :
+         {std::pair("router.http", options.http), std::pair("router.grpc", options.grpc)}) {
+      if (IsLoopbackHost(address.host) || IsWildcardHost(address.host)) continue;
+      Add(LineOfField(path), path,
+          absl::StrCat("several nodes have a router, and ", address.host,
+                       " is the address of one machine: expected 0.0.0.0:", address.port));
     }
   }
 
@@ -269,7 +285,7 @@ class Parser {
 
 void ManifestNode::Declare(Fields& fields) {
   fields.Text("address", &address, "Address of this machine, which the others reach it by. Required.");
-  fields.Bool("router", &router, "Whether the router runs here; one node has it.");
+  fields.Bool("router", &router, "Whether a router runs here; any number of nodes may have one.");
   fields.Integer("inference_ranks", &inference_ranks, "Inference ranks that run here.", 0, 64);
   fields.Integer("prefill_ranks", &prefill_ranks, "Inference ranks for prefill alone that run here.", 0, 64);
   fields.Integer("decode_ranks", &decode_ranks, "Inference ranks for decode alone that run here.", 0, 64);
@@ -284,8 +300,13 @@ void DeployOptions::Declare(Fields& fields) {
   fields.Text("image", &image, "Container image with the program at /usr/local/bin/winnow.");
   fields.Text("model_path", &model_path,
               "Folder of the model on the machines that run containers or units. Empty = model.path.");
+  DeclareRegistry(fields, &registry,
+                  "Registry at the address that containers and jobs of Slurm reach it by. Empty = the manifest's.");
   fields.Integer("cpus", &cpus, "Cores of each rank: requested and, in containers, the limit. 0 = no limit.", 0, 1024);
-  fields.Bytes("memory", &memory_bytes, "Memory of each rank: requested and the limit. 0 = no limit.");
+  fields.Bytes(
+      "memory", &memory_bytes,
+      "Memory that each rank may take: requested and the limit. 0 = what `winnow plan` adds up to for it, with "
+      "an eighth of that and 256 MiB of headroom; no limit for ranks on GPUs.");
 }
 
 absl::StatusOr<UpOptions> Manifest::OptionsOf(const std::string& node) const {
@@ -314,9 +335,13 @@ absl::StatusOr<UpOptions> Manifest::OptionsOf(const std::string& node) const {
   part.part.has_router = own->router;
   for (const ManifestNode& each : nodes) {
     part.part.all_cache_ranks += each.cache_ranks;
-    if (each.router) part.part.router = {each.address, options.grpc.port};
+    part.part.all_decoding_ranks += each.inference_ranks + each.decode_ranks;
+    if (each.router && each.name != node && options.grpc.port != 0) {
+      part.part.routers.push_back({each.address, options.grpc.port});
+    }
   }
   for (auto before = nodes.begin(); before != own; ++before) {
+    part.part.first_router += before->router ? 1 : 0;
     part.part.first_inference += before->inference_ranks;
     part.part.first_prefill += before->prefill_ranks;
     part.part.first_decode += before->decode_ranks;

@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -30,6 +31,7 @@ struct DeployOptions {
   std::string name = "winnow";
   std::string image = "winnow:latest";
   std::string model_path;
+  std::optional<RegistryUrl> registry;
   int cpus = 0;
   int64_t memory_bytes = 0;
 

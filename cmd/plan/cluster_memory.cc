@@ -8,6 +8,7 @@
 #include "cache_rank/store/device/device_kv_shape.h"
 #include "cmd/plan/placement_choice.h"
 #include "cmd/role/machine.h"
+#include "cmd/role/options/model_options.h"
 #include "cmd/role/rank_options.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
@@ -39,6 +40,7 @@ absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& 
   weights.shard.count = gpus_of_rank;
   const absl::Status served = CheckDeviceModel(config, weights);
   const bool must = options.device.kind == DeviceChoice::Kind::kCuda || gpus_of_rank > 1;
+  if (must) WINNOW_RETURN_IF_ERROR(CheckKvDtypeOnGpu(options.kv_dtype));
   if (must && !served.ok()) return served;
   if (must && there.gpu_bytes == 0) {
     return absl::UnavailableError(
@@ -55,8 +57,7 @@ int GpusInReach(const MemoryThere& there) {
 absl::StatusOr<InferenceMemory> PlanInference(const UpOptions& options, int index, int count, const RankModel& model,
                                               const MemoryThere& there, uint32_t positions) {
   InferenceMemory memory{.count = count, .name = options.InferenceRankName(index)};
-  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank,
-                          RankOptionsOf(options.InferenceRank(index, HostPort{"router", 1})));
+  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank, RankOptionsOf(options.InferenceRank(index, {})));
   const absl::StatusOr<std::vector<int>> gpus = GpusOfRank(rank.device, rank.tensor_parallel, 0, 1);
   memory.gpus = options.device.kind == DeviceChoice::Kind::kCpu || !gpus.ok() ? 1 : static_cast<int>(gpus->size());
   WINNOW_ASSIGN_OR_RETURN(memory.on_gpu, ComputesOnGpu(options, model.config, there, memory.gpus));
@@ -94,7 +95,7 @@ absl::StatusOr<CacheMemory> PlanCache(const UpOptions& options, const RankModel&
                                       uint32_t positions) {
   CacheMemory memory{.name = options.CacheRankName(0), .is_hosted = options.hosts_cache()};
   memory.count = memory.is_hosted ? options.num_inference_ranks() : options.cache_ranks;
-  CacheOptions cache = options.CacheRank(0, HostPort{"router", 1}).cache;
+  CacheOptions cache = options.CacheRank(0, {}).cache;
   if (options.cache_memory_bytes == 0 && memory.count > 1) {
     cache.memory_bytes = static_cast<int64_t>(there.host_bytes / 10 * 3) / memory.count;
   }
@@ -117,7 +118,7 @@ absl::StatusOr<CacheMemory> PlanCache(const UpOptions& options, const RankModel&
   memory.room = RoomFor(layout, spec, positions, static_cast<size_t>(memory.plan->kv_bytes),
                         static_cast<size_t>(memory.plan->fast_bytes));
   if (!memory.room.ok()) return memory;
-  memory.sequences = memory.room->sequences() * all / memory.shards;
+  memory.sequences = memory.room->sequences() * all / memory.shards / options.placement.replicas;
   const bool on_gpu = options.cache_device.kind != DeviceChoice::Kind::kCpu && there.gpu_bytes > 0;
   memory.has_lanes = on_gpu && GpusInReach(there) > 1 && !IsDense(spec) &&
                      (options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p);
@@ -169,8 +170,7 @@ absl::StatusOr<ClusterMemory> PlanClusterMemory(const UpOptions& given, const Me
   ClusterMemory cluster;
   UpOptions with_rank = options;  // a node may have none, and its cache ranks hold the same model
   if (with_rank.num_inference_ranks() == 0) with_rank.inference_ranks = 1;
-  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank,
-                          RankOptionsOf(with_rank.InferenceRank(0, HostPort{"router", 1})));
+  WINNOW_ASSIGN_OR_RETURN(const InferenceRankOptions rank, RankOptionsOf(with_rank.InferenceRank(0, {})));
   WINNOW_ASSIGN_OR_RETURN(cluster.model, RankModel::Read(rank, RankModel::Weights::kIfThere));
   cluster.positions = positions == 0 ? cluster.model.max_context_tokens : positions;
   if (cluster.positions > cluster.model.max_context_tokens) {
@@ -233,9 +233,8 @@ absl::Status CheckFitsTogether(const UpOptions& options, int gpus) {
   return CheckTogether(*cluster, options, there);
 }
 
-absl::Status CheckRanksFit(const UpOptions& options, uint64_t rank_limit_bytes) {
-  const MemoryThere there{
-      .host_bytes = rank_limit_bytes > 0 ? rank_limit_bytes : kAnyMemory, .gpu_bytes = kAnyMemory, .gpus = 64};
+absl::Status CheckRanksFit(const UpOptions& options) {
+  const MemoryThere there{.host_bytes = kAnyMemory, .gpu_bytes = kAnyMemory, .gpus = 64};
   WINNOW_ASSIGN_OR_RETURN(const ClusterMemory cluster, PlanClusterMemory(options, there));
   for (const InferenceMemory& rank : cluster.inference) {
     WINNOW_RETURN_IF_ERROR(Annotate(rank.plan.status(), rank.name));

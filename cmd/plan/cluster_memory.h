@@ -70,8 +70,7 @@ absl::StatusOr<ClusterMemory> PlanClusterMemory(const UpOptions& options, const 
 // fit its memory together, with what is automatic at its least.
 absl::Status CheckFitsTogether(const UpOptions& options, int gpus);
 
-// For `winnow config check`, which looks at no machine: what no machine could start, and, where `rank_limit_bytes` is
-// not 0, ranks that need more than this.
-absl::Status CheckRanksFit(const UpOptions& options, uint64_t rank_limit_bytes);
+// For `winnow config check`, which looks at no machine: what no machine could start.
+absl::Status CheckRanksFit(const UpOptions& options);
 
 }  // namespace winnow

@@ -11,7 +11,7 @@ namespace winnow {
 namespace {
 
 constexpr uint64_t kAsMuchAsItTakes = uint64_t{1} << 50;
-constexpr double kGib = 1 << 30;
+constexpr double kReportGib = 1 << 30;
 
 int InferenceGpus(const UpOptions& options) {
   if (options.device.kind == DeviceChoice::Kind::kCpu) return 0;
@@ -28,17 +28,21 @@ double WeightElementBytes(const InferenceMemory& rank, const ModelConfig& config
   return bytes * std::max(rank.gpus, 1) / PlanModelOf(config, 1, 2).weight_bytes;
 }
 
+// Bytes of an element of the rows, with their scales shared out.
+double KvElementBytes(const KvLayout& layout) {
+  return static_cast<double>(layout.row_bytes()) / static_cast<double>(layout.row.elements(layout.head_dim));
+}
+
 bool AttendsEverything(const SelectionSpec& spec, uint32_t context_tokens) {
   return IsDense(spec) || context_tokens <= spec.dense_below_tokens || context_tokens <= spec.budget_tokens;
 }
 
-StepPlacement PlacementOf(const UpOptions& options, const ClusterMemory& memory, const InferenceMemory& rank,
-                          const PlannedMachine& machine) {
+StepPlacement PlacementOf(const ClusterMemory& memory, const InferenceMemory& rank, const PlannedMachine& machine) {
   const SelectionSpec& spec = memory.model.selection;
   StepPlacement placement{.on_gpu = rank.on_gpu, .devices = std::max(rank.gpus, 1)};
   placement.compute = rank.on_gpu ? machine.gpu : machine.host;
   placement.waits_for_query = spec.predictor == Predictor::kExact;
-  placement.scorer = ScorerOf(spec, static_cast<double>(DtypeBytes(options.kv_dtype)));
+  placement.scorer = ScorerOf(spec, KvElementBytes(memory.model.layout));
   if (AttendsEverything(spec, memory.positions)) return placement;
   const bool on_cache_gpus = !memory.cache.empty() && memory.cache[0].has_lanes;
   placement.selected_by = rank.selects_in_place ? SelectedBy::kInPlace
@@ -90,13 +94,13 @@ absl::StatusOr<PlacementReport> ReportPlacement(const std::string& name, const U
     report.memory.sequences = memory.cache[0].mirrored;
     report.memory.limited_by = "the memory of the cache GPUs";
   }
-  report.placement = PlacementOf(options, memory, rank, machine);
+  report.placement = PlacementOf(memory, rank, machine);
   report.verdict = VerdictOn(report, load);
   report.batch = static_cast<double>(load.batch > 0 ? load.batch : memory.sequences);
   if (!report.fits()) return report;
   const SelectionSpec& spec = memory.model.selection;
   const PlanModel model = PlanModelOf(memory.model.config, WeightElementBytes(rank, memory.model.config),
-                                      static_cast<double>(DtypeBytes(options.kv_dtype)));
+                                      KvElementBytes(memory.model.layout));
   const PlanWorkload workload{
       .context_tokens = static_cast<double>(load.context_tokens),
       .budget_tokens = static_cast<double>(spec.budget_tokens) + spec.sink_tokens + spec.recent_tokens,
@@ -110,7 +114,7 @@ absl::StatusOr<PlacementReport> ReportPlacement(const std::string& name, const U
     report.kv_host_bytes = memory.cache[0].room->BytesFor(static_cast<uint64_t>(report.batch)) * memory.cache[0].shards;
     report.memory.arithmetic.push_back(
         absl::StrFormat("KV of %.0f sequences on the cache ranks: %.1f GiB of host memory", report.batch,
-                        static_cast<double>(report.kv_host_bytes) / kGib));
+                        static_cast<double>(report.kv_host_bytes) / kReportGib));
   }
   return report;
 }
@@ -185,7 +189,7 @@ std::string UpCommandLine(const PlacementReport& report) {
   if (options.cache_memory_bytes == 0 && report.gpus > 0) {
     // Whole GiB, with room for prompts that are kept.
     const double each = static_cast<double>(report.kv_host_bytes) / std::max(options.cache_ranks, 1);
-    options.cache_memory_bytes = static_cast<int64_t>((std::ceil(each / kGib) + 1) * kGib);
+    options.cache_memory_bytes = static_cast<int64_t>((std::ceil(each / kReportGib) + 1) * kReportGib);
   }
   UpOptions plain;
   const Fields fields = Fields::Of(options), defaults = Fields::Of(plain);

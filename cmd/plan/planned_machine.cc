@@ -15,7 +15,7 @@
 namespace winnow {
 namespace {
 
-constexpr double kGib = 1 << 30;
+constexpr double kMachineGib = 1 << 30;
 constexpr size_t kReadBytes = size_t{256} << 20;  // beyond the caches of most machines
 constexpr std::string_view kAssumedGpu = "H200";
 constexpr double kPcieBytesPerSecond = 55e9;
@@ -40,7 +40,7 @@ absl::Status FindGpus(PlannedMachine& machine) {
   machine.gpus = table->device_count();
   if (sheet.ok()) machine.gpu = sheet->rates;
   machine.gpu.memory_bytes = free_bytes;
-  machine.gpu_name = absl::StrFormat("%s, found here, %.1f GiB free%s", device->info().name, free_bytes / kGib,
+  machine.gpu_name = absl::StrFormat("%s, found here, %.1f GiB free%s", device->info().name, free_bytes / kMachineGib,
                                      sheet.ok() ? "" : "; its datasheet is not known: rates are an H200's");
   machine.host_is_given = true;
   return absl::OkStatus();
@@ -70,7 +70,7 @@ absl::Status MeasureHost(const MachineOptions& options, PlannedMachine& machine)
   machine.host_is_given = machine.host_is_given || options.memory_bytes > 0;
   machine.host_name =
       absl::StrFormat("CPU: %d cores of %s, %s kernels, %.1f GiB %s, %.1f GB/s %s, %.2f TFLOP/s measured", cores,
-                      CpuName(), std::string(kernels->name), machine.host.memory_bytes / kGib,
+                      CpuName(), std::string(kernels->name), machine.host.memory_bytes / kMachineGib,
                       options.memory_bytes > 0 ? "given" : "free", machine.host.memory_bytes_per_s / 1e9,
                       options.memory_rate > 0 ? "given" : "measured", machine.host.flops_per_s / 1e12);
   return absl::OkStatus();
@@ -105,7 +105,7 @@ absl::StatusOr<PlannedMachine> DescribeMachine(const MachineOptions& options) {
   take(options.flops, machine.gpu.flops_per_s);
   take(options.link_rate, machine.gpu.link_bytes_per_s);
   absl::StrAppendFormat(&machine.gpu_name, ": %.1f GiB, %.3g TB/s, %.3g TFLOP/s, %.3g GB/s between GPUs",
-                        machine.gpu.memory_bytes / kGib, machine.gpu.memory_bytes_per_s / 1e12,
+                        machine.gpu.memory_bytes / kMachineGib, machine.gpu.memory_bytes_per_s / 1e12,
                         machine.gpu.flops_per_s / 1e12, machine.gpu.link_bytes_per_s / 1e9);
   WINNOW_RETURN_IF_ERROR(MeasureHost(options, machine));
   return machine;

@@ -5,10 +5,12 @@
 #include "cache_rank/step/device/gpu_lanes.h"
 #include "cmd/role/cache_memory.h"
 #include "cmd/role/machine.h"
+#include "common/rpc/channel.h"
 #include "kernels/cuda/plugin.h"
 #include "kernels/kernel_table.h"
 #include "spdlog/spdlog.h"
 #include "winnow/v1/cache.grpc.pb.h"
+#include "winnow/v1/replication.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
 namespace winnow {
@@ -52,7 +54,8 @@ absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions& options, const v1::Identity& identity,
-                                                             std::unique_ptr<Transport> transport, SpanSink* spans) {
+                                                             std::unique_ptr<Transport> transport, SpanSink* spans,
+                                                             const Credentials& credentials) {
   int64_t weight_bytes = 0;
   if (!options.model.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const size_t bytes, QueryProjection::BytesNeeded(options.model, options.compute));
@@ -68,9 +71,17 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   }
   rank.identity = identity;
   rank.spans = spans;
+  rank.channels = [credentials](const std::string& address) { return NewChannel(address, credentials); };
   rank.num_threads = ResolveThreads(options.threads);
   rank.data_plane.memory_bytes = static_cast<size_t>(memory.kv_bytes);
   rank.data_plane.tiers.fast.memory_bytes = static_cast<size_t>(options.fast_memory_bytes);
+  rank.data_plane.scrub_bytes_per_s = static_cast<uint64_t>(options.scrub_bytes_per_s);
+  rank.data_plane.on_damage = [](uint64_t, const std::string& what) {
+    spdlog::error(
+        "a stored row is not what was written, its sequence is given up to go on with its replica or to be computed "
+        "anew: {}",
+        what);
+  };
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
   const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory.kv_bytes;
   rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
@@ -104,7 +115,8 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
 std::vector<NamedService> CacheHost::services() const {
   const std::vector<grpc::Service*> services = rank_->services();
   return {{services.at(0), v1::CacheService::service_full_name()},
-          {services.at(1), v1::TransportService::service_full_name()}};
+          {services.at(1), v1::TransportService::service_full_name()},
+          {services.at(2), v1::ReplicationService::service_full_name()}};
 }
 
 v1::RegisterRequest CacheHost::Registration(const std::string& metrics_address, const std::string& hosted_by) const {

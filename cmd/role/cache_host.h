@@ -6,6 +6,7 @@
 #include "cache_rank/service/cache_rank.h"
 #include "cmd/role/options/cache_options.h"
 #include "cmd/role/role_process.h"
+#include "common/rpc/credentials.h"
 #include "common/rpc/rpc_server.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -15,10 +16,11 @@ namespace winnow {
 class CacheHost {
  public:
   // RESOURCE_EXHAUSTED, with the arithmetic, when the memory for KV is more than there is. `spans`: of traced
-  // sequences, or null.
+  // sequences, or null. `credentials`: to cache ranks that hold replicas.
   static absl::StatusOr<std::unique_ptr<CacheHost>> Create(const CacheOptions& options, const v1::Identity& identity,
                                                            std::unique_ptr<Transport> transport,
-                                                           SpanSink* spans = nullptr);
+                                                           SpanSink* spans = nullptr,
+                                                           const Credentials& credentials = {});
 
   CacheRank& rank() { return *rank_; }
   std::vector<NamedService> services() const;

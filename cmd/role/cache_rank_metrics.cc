@@ -27,6 +27,32 @@ void WriteSequences(const CacheRankSnapshot& s, FamilyWriter& writer) {
                  Count(s.admissions_refused));
 }
 
+void WriteReplicas(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  writer.Gauge("winnow_replicas", "Replicas here of sequences that other cache ranks hold.", Count(s.replicas));
+  writer.Counter("winnow_replicas_promoted_total",
+                 "Replicas that an inference rank has attached to, because the cache rank that fed them was lost.",
+                 Count(s.replicas_promoted));
+  writer.Counter("winnow_replica_received_bytes_total", "Rows that came for replicas.",
+                 Count(s.replica_received_bytes));
+  writer.Counter("winnow_replica_sent_bytes_total", "Rows that went to replicas on other cache ranks.",
+                 Count(s.replica_sent_bytes));
+  const char* sequences =
+      "Sequences held here that are to have a replica: fed, it has the whole prompt; copying, not yet; missing, it is "
+      "not there. One that is fed can take over without its prompt being computed again.";
+  writer.Gauge("winnow_replicated_sequences", sequences, Count(s.replicas_fed), {{"replica", "fed"}});
+  writer.Gauge("winnow_replicated_sequences", sequences, Count(s.replicas_copying), {{"replica", "copying"}});
+  writer.Gauge("winnow_replicated_sequences", sequences, Count(s.replicas_missing), {{"replica", "missing"}});
+  writer.Gauge("winnow_replica_lag_tokens", "Positions stored here that replicas lack, over all sequences.",
+               Count(s.replica_lag_tokens));
+  writer.Counter("winnow_replica_fenced_updates_total",
+                 "What came for sequences that had been taken over here, from a cache rank that did not know it yet: "
+                 "refused.",
+                 Count(s.replica_updates_fenced));
+  writer.Counter("winnow_replicas_refused_total",
+                 "Replicas that another cache rank has refused, for want of memory most of all; they are tried again.",
+                 Count(s.replicas_refused));
+}
+
 void WriteBlocks(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* blocks =
       "Blocks of 32 rows: used by sequences, promised to them, or free (kept prompts that none uses included).";
@@ -124,6 +150,24 @@ void WriteDataPlane(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_transfers_failed_total", "Deltas that could not be sent.", Count(s.transfers_failed));
 }
 
+// Of what is stored.
+void WriteDamage(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  writer.Counter("winnow_damaged_sequences_total",
+                 "Sequences given up, to be computed anew, because a stored row was not what was written: alert on any "
+                 "increase.",
+                 Count(s.damaged_sequences));
+  const char* found = "What the scrub found damaged: blocks of rows, and blocks of index, which it put right.";
+  writer.Counter("winnow_scrub_damage_total", found, Count(s.scrub_damaged_rows), {{"part", "rows"}});
+  writer.Counter("winnow_scrub_damage_total", found, Count(s.mended_index_blocks), {{"part", "index"}});
+  writer.Counter("winnow_scrubbed_bytes_total", "Bytes of stored rows and index that the scrub has read.",
+                 Count(s.scrubbed_bytes));
+  writer.Counter("winnow_scrub_passes_total", "Passes of the scrub over all that is stored.", Count(s.scrub_passes));
+  if (s.fast_bytes == 0) return;
+  writer.Counter("winnow_tier_damaged_copies_total",
+                 "Copies in the fast tier of which a row was damaged; the large tier was read again.",
+                 Count(s.damaged_copies));
+}
+
 void WriteLanes(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", Count(s.lanes));
   writer.Counter("winnow_lane_plans_total", "Step plans that ran from GPU to GPU.", Count(s.lane_plans));
@@ -202,10 +246,12 @@ void WriteMasses(const CacheRankSnapshot& s, FamilyWriter& writer) {
 
 void WriteMetrics(const CacheRankSnapshot& snapshot, FamilyWriter& writer) {
   WriteSequences(snapshot, writer);
+  WriteReplicas(snapshot, writer);
   WriteBlocks(snapshot, writer);
   WritePrefixes(snapshot, writer);
   if (snapshot.fast_bytes > 0) WriteTiers(snapshot, writer);
   WriteDataPlane(snapshot, writer);
+  WriteDamage(snapshot, writer);
   WriteLanes(snapshot, writer);
   WriteSelections(snapshot, writer);
   WriteVerdicts(snapshot, writer);

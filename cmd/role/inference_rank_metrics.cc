@@ -41,6 +41,14 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   };
   of_prefixes("stream-back", metrics.stream_back_prompts, metrics.stream_back_bytes);
   of_prefixes("remote", metrics.remote_prefix_prompts, metrics.remote_prefix_bytes);
+  counter("winnow_resident_prefix_hits_total", "Sequences that found their first rows in the slots of the rank's GPU.",
+          metrics.resident_prefix_hits);
+  counter("winnow_resident_prefix_tokens_total", "Positions of theirs whose rows were taken from there.",
+          metrics.resident_prefix_tokens);
+  gauge("winnow_resident_prefix_bytes", "Rows of prompts that lie in slots for whoever begins with them.",
+        metrics.resident_prefix_bytes);
+  counter("winnow_resident_prefix_evicted_tokens_total", "Positions whose rows made room in the slots for others.",
+          metrics.resident_prefix_evicted_tokens);
   counter("winnow_rank_generation_tokens_total", "Tokens sampled.", metrics.generation_tokens);
   counter("winnow_decode_steps_total", "Decode steps of the batch.", metrics.decode_steps);
   counter("winnow_local_steps_total",

@@ -18,6 +18,7 @@ absl::StatusOr<InferenceRankOptions> RankOptionsOf(const InferenceProcessOptions
   rank.prefill_chunk_tokens = options.prefill.chunk;
   rank.prefill_mode = options.prefill.mode;
   rank.prefix_attention = options.prefill.prefix_attention;
+  rank.keep_prefixes = options.prefill.keep_prefixes;
   rank.scheduling = options.scheduling;
   rank.resume.grace = std::chrono::duration_cast<std::chrono::milliseconds>(options.resume_grace);
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);

@@ -13,6 +13,7 @@
 #include "cmd/role/own_address.h"
 #include "cmd/role/registry_metrics.h"
 #include "cmd/role/span_export.h"
+#include "cmd/role/spare_descriptor.h"
 #include "common/base/descriptor_limit.h"
 #include "common/base/stop_signals.h"
 #include "common/config/host_address.h"
@@ -83,6 +84,7 @@ absl::StatusOr<std::unique_ptr<RoleProcess>> RoleProcess::Begin(const char* role
   auto process =
       std::unique_ptr<RoleProcess>(new RoleProcess(role_name, options, std::move(options_yaml), std::move(join)));
   WINNOW_ASSIGN_OR_RETURN(process->descriptor_limit_, RaiseDescriptorLimit(kLeastDescriptors));
+  KeepSpareDescriptor();
   process->start_ = std::make_unique<InterruptibleStart>();
   ProcessOptions& listen = process->options_;
   WINNOW_ASSIGN_OR_RETURN(listen.grpc, ListenAddress(options.grpc, process->join_.Landmarks()));
@@ -186,15 +188,18 @@ void RoleProcess::Publish(std::vector<RecordMaker> records) {
     }
     return made;
   };
-  if (!memberships_.empty()) {
-    options.on_routers = [this](const std::vector<HostPort>& routers) {
-      for (const auto& membership : memberships_) membership->SetDiscovered(routers);
-    };
-  }
+  options.on_routers = [this](const std::vector<HostPort>& routers) {
+    for (const auto& membership : memberships_) membership->SetDiscovered(routers);
+  };
   options.on_refused = [this](const absl::Status& status) { Fail(status); };
   presence_ = std::make_unique<RegistryPresence>(std::move(options));
   joined_registry_ = presence_.get();
   metrics_->AddSource([this](FamilyWriter& writer) { WriteMetrics(presence_->state(), writer); });
+}
+
+std::optional<RegistryPresence::State> RoleProcess::registry_state() const {
+  const RegistryPresence* const registry = joined_registry_;
+  return registry == nullptr ? std::nullopt : std::optional(registry->state());
 }
 
 void RoleProcess::PublishRouter(const std::string& http_address) {

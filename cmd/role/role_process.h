@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -70,6 +71,8 @@ class RoleProcess {
   void Join(std::vector<Membership> memberships);
   // Of a router: lets ranks find it in the registry, where there is one.
   void PublishRouter(const std::string& http_address);
+  // Absent where there is no registry, and before the process is published there. Any thread.
+  std::optional<RegistryPresence::State> registry_state() const;
   // Health is NOT_SERVING, and /ready 503, from now on, whatever the memberships say. Any thread.
   void StopServing();
   // Tells registry and routers goodbye, so that no new work comes.

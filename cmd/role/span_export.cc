@@ -4,7 +4,9 @@
 
 #include <array>
 
+#include "cmd/role/options/opentelemetry.h"
 #include "common/metrics/version.h"
+#include "common/tracing/otlp_resource.h"
 #include "spdlog/spdlog.h"
 
 namespace winnow {
@@ -18,6 +20,7 @@ SpanAttributes ResourceOf(const char* role_name, const v1::Identity& identity) {
           {"service.namespace", identity.cluster()},
           {"service.instance.id", identity.rank()},
           {"service.version", std::string(Version())},
+          {"winnow.role", std::string(role_name)},
           {"host.name", std::string(host.data())},
           {"process.pid", int64_t{getpid()}}};
 }
@@ -26,12 +29,20 @@ SpanAttributes ResourceOf(const char* role_name, const v1::Identity& identity) {
 
 absl::StatusOr<std::unique_ptr<SpanExporter>> NewSpanExporter(const TracingFlags& flags, const char* role_name,
                                                               const v1::Identity& identity) {
-  if (flags.otlp_endpoint.empty()) return nullptr;
+  if (flags.otlp_endpoint.empty()) {
+    if (const std::string note = OpenTelemetryDefaults::Read().note; !note.empty()) {
+      spdlog::warn("requests are not traced: {}", note);
+    }
+    return nullptr;
+  }
   SpanExporter::Options options;
   absl::StatusOr<OtlpEndpoint> endpoint = OtlpEndpoint::Parse(flags.otlp_endpoint);
   if (!endpoint.ok()) return Annotate(endpoint.status(), "--otlp-endpoint");
   options.endpoint = *std::move(endpoint);
-  options.resource = ResourceOf(role_name, identity);
+  const char* const service_name = ReadEnvironment("OTEL_SERVICE_NAME");
+  const char* const attributes = ReadEnvironment("OTEL_RESOURCE_ATTRIBUTES");
+  options.resource = WithEnvironment(ResourceOf(role_name, identity), service_name == nullptr ? "" : service_name,
+                                     attributes == nullptr ? "" : attributes);
   options.on_change = [url = options.endpoint.ToString()](const absl::Status& status) {
     if (status.ok()) {
       spdlog::info("{} takes traces again", url);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cmd/up/http_probe.h"
 
 namespace winnow {
@@ -89,6 +90,17 @@ ProcessStatus StatusOf(const ProcessScrape& process, const Moments& moments) {
   return status;
 }
 
+std::optional<RegistryStatus> RegistryOf(const std::string& metrics_address, std::chrono::milliseconds timeout) {
+  const absl::StatusOr<HttpAnswer> answer = HttpGet(metrics_address, "/ranks", timeout);
+  if (!answer.ok()) return std::nullopt;
+  const Json list = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
+  if (!list.is_object() || !list.contains("registry") || !list["registry"].is_object()) return std::nullopt;
+  const Json& registry = list["registry"];
+  return RegistryStatus{.connected = registry.value("connected", false),
+                        .away_s = registry.value("away_s", 0.0),
+                        .routers = registry.value("routers", std::vector<std::string>())};
+}
+
 Json Number(const Figure& figure) {
   return figure ? Json(*figure) : Json(nullptr);
 }
@@ -116,6 +128,12 @@ std::string Time(const Figure& seconds) {
   return absl::StrFormat("%.0f h", *seconds / 3600);
 }
 
+std::string RegistryText(const RegistryStatus& registry) {
+  const std::string state =
+      registry.connected ? "connected" : absl::StrCat("away for ", Time(registry.away_s), "; what was known holds");
+  return absl::StrCat("registry      ", state, "; routers: ", absl::StrJoin(registry.routers, ", "), "\n");
+}
+
 }  // namespace
 
 absl::StatusOr<ClusterScrape> ScrapeCluster(const std::string& metrics_address, std::chrono::milliseconds timeout) {
@@ -125,7 +143,10 @@ absl::StatusOr<ClusterScrape> ScrapeCluster(const std::string& metrics_address, 
     return absl::UnavailableError(absl::StrCat("http://", metrics_address, "/targets lists no processes (HTTP ",
                                                list.status, "): is it the metrics address of a router?"));
   }
-  ClusterScrape scrape{.at = std::chrono::steady_clock::now(), .not_ready = "", .processes = {}};
+  ClusterScrape scrape{.at = std::chrono::steady_clock::now(),
+                       .not_ready = "",
+                       .processes = {},
+                       .registry = RegistryOf(metrics_address, timeout)};
   WINNOW_ASSIGN_OR_RETURN(const HttpAnswer ready, HttpGet(metrics_address, "/ready", timeout));
   if (ready.status != 200) {
     const Json verdict = Json::parse(ready.body, nullptr, /*allow_exceptions=*/false);
@@ -146,6 +167,7 @@ absl::StatusOr<ClusterScrape> ScrapeCluster(const std::string& metrics_address, 
 ClusterStatus StatusBetween(const ClusterScrape& before, const ClusterScrape& after) {
   ClusterStatus status;
   status.not_ready = after.not_ready;
+  status.registry = after.registry;
   const double seconds = std::chrono::duration<double>(after.at - before.at).count();
   double masses = 0, mass = 0;
   for (const ProcessScrape& process : after.processes) {
@@ -185,6 +207,12 @@ Json ToJson(const ClusterStatus& status) {
                          {"process_bytes", Number(each.process_bytes)},
                          {"up_s", Number(each.up_s)}});
   }
+  Json registry;
+  if (status.registry) {
+    registry = {{"connected", status.registry->connected},
+                {"away_s", status.registry->away_s},
+                {"routers", status.registry->routers}};
+  }
   return {{"ready", status.not_ready.empty()},
           {"reason", status.not_ready},
           {"running", Number(status.running)},
@@ -197,6 +225,7 @@ Json ToJson(const ClusterStatus& status) {
           {"between_tokens_p50_s", Number(status.between_tokens_p50_s)},
           {"between_tokens_p99_s", Number(status.between_tokens_p99_s)},
           {"captured_mass", Number(status.captured_mass)},
+          {"registry", std::move(registry)},
           {"processes", std::move(processes)}};
 }
 
@@ -209,8 +238,9 @@ std::string ToText(const ClusterStatus& status) {
   absl::StrAppendFormat(&text, "first token   p50 %s, p99 %s     between tokens   p50 %s, p99 %s\n",
                         Time(status.first_token_p50_s), Time(status.first_token_p99_s),
                         Time(status.between_tokens_p50_s), Time(status.between_tokens_p99_s));
-  absl::StrAppendFormat(&text, "captured      %s of the attention\n\n",
+  absl::StrAppendFormat(&text, "captured      %s of the attention\n",
                         status.captured_mass ? absl::StrFormat("%.1f %%", 100 * *status.captured_mass) : "-");
+  absl::StrAppend(&text, status.registry ? RegistryText(*status.registry) : "", "\n");
   const auto row = [&text](const std::array<std::string, 9>& c) {
     absl::StrAppendFormat(&text, "%-16s %8s %8s %8s %9s %10s %8s %9s %9s\n", c[0], c[1], c[2], c[3], c[4], c[5], c[6],
                           c[7], c[8]);

@@ -18,11 +18,19 @@ struct ProcessScrape {
   std::optional<MetricsText> metrics;
 };
 
+// How the router stands with the registry of its cluster.
+struct RegistryStatus {
+  bool connected = false;
+  double away_s = 0;
+  std::vector<std::string> routers;  // their gRPC addresses, as known last
+};
+
 // All of a cluster at one moment.
 struct ClusterScrape {
   std::chrono::steady_clock::time_point at;
   std::string not_ready;  // why the router is not; empty: it is
   std::vector<ProcessScrape> processes;
+  std::optional<RegistryStatus> registry = {};  // absent: there is none
 };
 
 // Asks the router at `metrics_address` who there is, and each of them. UNAVAILABLE when no router answers there.
@@ -46,6 +54,7 @@ struct ClusterStatus {
   std::optional<double> running, waiting, tokens_per_s, prompt_tokens_per_s, requests_per_s;
   std::optional<double> first_token_p50_s, first_token_p99_s, between_tokens_p50_s, between_tokens_p99_s;
   std::optional<double> captured_mass;  // mean
+  std::optional<RegistryStatus> registry;
   std::vector<ProcessStatus> processes;
 };
 ClusterStatus StatusBetween(const ClusterScrape& before, const ClusterScrape& after);

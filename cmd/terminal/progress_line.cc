@@ -40,7 +40,7 @@ bool IsTerminal() {
 
 }  // namespace
 
-ProgressLine::ProgressLine(bool quiet) : shows_(!quiet && IsTerminal()) {}
+ProgressLine::ProgressLine(bool quiet) : shows_(!quiet && IsTerminal()), lines_(STDERR_FILENO) {}
 
 void ProgressLine::Draw() {
   if (!shows_ || text_.empty()) return;
@@ -60,7 +60,7 @@ void ProgressLine::WriteAbove(std::string_view lines) {
   if (lines.empty()) return;
   const std::lock_guard lock(mutex_);
   if (drawn_) WriteAll(kEraseLine);
-  WriteAll(lines);
+  lines_.Write(lines);
   Draw();
 }
 

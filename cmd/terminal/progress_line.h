@@ -6,6 +6,8 @@
 #include <string_view>
 #include <thread>
 
+#include "common/log/line_writer.h"
+
 namespace winnow {
 
 // The last line of a terminal, which says how far some long work is and is drawn over and over. Where stderr is no
@@ -28,6 +30,7 @@ class ProgressLine {
 
   const bool shows_;
   std::mutex mutex_;
+  LineWriter lines_;
   std::string text_;
   bool drawn_ = false;
 };

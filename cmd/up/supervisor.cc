@@ -28,15 +28,6 @@ std::string ReadAll(int fd) {
   return bytes;
 }
 
-void WriteAll(int fd, std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;  // nobody reads our log any more
-    bytes.remove_prefix(n);
-  }
-}
-
 // Calls `line` for each complete line of rest + bytes and keeps the remainder in `rest`.
 template <class F>
 void SplitLines(std::string& rest, const std::string& bytes, F line) {
@@ -64,7 +55,7 @@ std::string HowItEnded(int wait_status) {
 
 }  // namespace
 
-Supervisor::Supervisor(Options options) : options_(options) {
+Supervisor::Supervisor(Options options) : options_(options), log_(options.log_fd) {
   sigset_t set;
   sigemptyset(&set);
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&set, signal);
@@ -96,7 +87,7 @@ absl::Status Supervisor::Spawn(Supervised& child) {
 }
 
 void Supervisor::WriteLog(std::string_view lines) {
-  options_.write_log ? options_.write_log(lines) : WriteAll(options_.log_fd, lines);
+  options_.write_log ? options_.write_log(lines) : log_.Write(lines);
 }
 
 void Supervisor::Say(std::string_view text) {

@@ -14,6 +14,7 @@
 #include "cmd/up/child_process.h"
 #include "cmd/up/restart_delays.h"
 #include "common/base/status.h"
+#include "common/log/line_writer.h"
 
 namespace winnow {
 
@@ -133,6 +134,7 @@ class Supervisor {
   Supervised* Find(std::string_view name) const;
 
   const Options options_;
+  LineWriter log_;
   Failure failure_;
   UniqueFd signals_;
   std::vector<std::unique_ptr<Supervised>> children_;

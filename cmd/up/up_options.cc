@@ -12,16 +12,26 @@
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
+#include "common/selection/validate.h"
 
 namespace winnow {
+namespace {
+
+// Port 0 stays: it takes a free one.
+HostPort PortsOn(HostPort address, int ports) {
+  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + ports);
+  return address;
+}
+
+}  // namespace
 
 void UpOptions::Declare(Fields& fields) {
   fields.Text("cluster", &cluster, "Name that all processes of a cluster share; others are refused.");
   discovery.Declare(fields);
   fields.Folder(
       "model", &model,
-      absl::StrCat("Folder of the model (config.json, tokenizer.json, safetensors), or, on GPUs, a shape with random "
-                   "weights, for measuring: ",
+      absl::StrCat("Folder of the model: config.json, safetensors and a tokenizer (tokenizer.json, tokenizer.model, "
+                   "*.tiktoken or vocab.txt); or, on GPUs, a shape with random weights, for measuring: ",
                    SyntheticModelNames(), ". Required."));
   fields.Text(
       "model-id", &model_id,
@@ -38,6 +48,12 @@ void UpOptions::Declare(Fields& fields) {
   chat.Declare(fields);
   fields.Address("grpc", &grpc, "gRPC API, and where the ranks register.");
   fields.Address("metrics", &metrics, "/metrics of the router; the other processes take the next ports, one each.");
+  fields.Integer(
+      "routers", &routers,
+      absl::StrCat("Processes that clients connect to: each serves any request, and knows all ranks. Ports of "
+                   "--http and --grpc are those of the first; each further one is ",
+                   kRouterPortStep, " ports on."),
+      1, 16);
   fields.Integer("inference-ranks", &inference_ranks,
                  "Processes that hold the weights and compute; each loads the model into memory of its own.", 1, 64);
   fields.Integer(
@@ -79,6 +95,7 @@ void UpOptions::Declare(Fields& fields) {
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
+  DeclareScrub(fields, &scrub_bytes_per_s);
   fields.Bytes("cache-device-memory", &cache_device_memory_bytes,
                "Memory of each cache rank's GPU (--device-memory of `winnow "
                "cache-rank`); 0 = nine tenths of what is free.");
@@ -116,9 +133,27 @@ absl::Status UpOptions::CheckConsistency() const {
         "--cache-shards needs cache ranks that are processes of their own: --transport=inproc has none");
   }
   const int all_cache_ranks = alone ? cache_ranks : part.all_cache_ranks;
+  WINNOW_RETURN_IF_ERROR(placement.Check());
+  if (placement.replicas > 1 && hosts_cache()) {
+    return absl::InvalidArgumentError(
+        "--replicas=2 needs cache ranks that are processes of their own: --transport=inproc has none");
+  }
+  if (placement.replicas > static_cast<uint32_t>(all_cache_ranks)) {
+    return absl::InvalidArgumentError(absl::StrCat("--replicas=", placement.replicas,
+                                                   " needs as many cache ranks: --cache-ranks is ", all_cache_ranks));
+  }
   if (placement.cache_shards > static_cast<uint32_t>(all_cache_ranks)) {
     return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", placement.cache_shards,
                                                    " needs as many cache ranks: --cache-ranks is ", all_cache_ranks));
+  }
+  if (!alone && routers > 1) {
+    return absl::InvalidArgumentError("--routers: of a cluster over several nodes each has one router, or none");
+  }
+  for (const auto& [option, address] : {std::pair("--http", http), std::pair("--grpc", grpc)}) {
+    if (address.port != 0 && address.port + (routers - 1) * kRouterPortStep > 65535) {
+      return absl::InvalidArgumentError(absl::StrCat(option, ": the ports of ", routers, " routers from ", address.port,
+                                                     " on, ", kRouterPortStep, " apart, do not exist"));
+    }
   }
   if (metrics.port != 0 && metrics.port + num_processes() - 1 > 65535) {
     return absl::InvalidArgumentError(
@@ -129,7 +164,25 @@ absl::Status UpOptions::CheckConsistency() const {
   if (num_inference_ranks() > 0) {
     WINNOW_RETURN_IF_ERROR(GpusOfRank(device, tensor_parallel, 0, num_inference_ranks()).status());
   }
+  WINNOW_RETURN_IF_ERROR(CheckKvDtype());
   return selection.Resolve(model).status();
+}
+
+absl::Status UpOptions::CheckKvDtype() const {
+  if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
+  if (device.kind == DeviceChoice::Kind::kCuda || tensor_parallel > 1) {
+    return Annotate(CheckKvDtypeOnGpu(kv_dtype), tensor_parallel > 1 ? "--tensor-parallel" : "--device");
+  }
+  if (cache_device.kind == DeviceChoice::Kind::kCuda) return Annotate(CheckKvDtypeOnGpu(kv_dtype), "--cache-device");
+  if (select_in_place == SelectInPlace::kOn) return Annotate(CheckKvDtypeOnGpu(kv_dtype), "--select-in-place");
+  if (kv_dtype != Dtype::kI8) return absl::OkStatus();
+  const absl::StatusOr<ModelConfig> config = ModelConfigOf(model);
+  const absl::StatusOr<SelectionSpec> spec = selection.Resolve(model);
+  if (!config.ok() || !spec.ok()) return absl::OkStatus();  // they have errors of their own
+  // Budgets by head are none of this.
+  SelectionSpec without_budgets = *spec;
+  without_budgets.head_budgets.clear();
+  return CheckFitsModel(without_budgets, config->kv_layout(kv_dtype));
 }
 
 absl::Status UpOptions::CheckExposure() const {
@@ -154,8 +207,11 @@ absl::Status UpOptions::CheckPortsDiffer() const {
         absl::StrCat(address.ToString(), " is wanted twice: by ", other->second, " and by ", user));
   };
   if (part.has_router) {
-    WINNOW_RETURN_IF_ERROR(use(http, "--http"));
-    WINNOW_RETURN_IF_ERROR(use(grpc, "--grpc"));
+    for (int i = 0; i < routers; ++i) {
+      const std::string of = routers > 1 ? " of " + RouterName(i) : "";
+      WINNOW_RETURN_IF_ERROR(use(HttpAddress(i), "--http" + of));
+      WINNOW_RETURN_IF_ERROR(use(GrpcAddress(i), "--grpc" + of));
+    }
   }
   for (int process = 0; process < num_processes(); ++process) {
     WINNOW_RETURN_IF_ERROR(use(MetricsAddress(process), absl::StrCat("--metrics=", metrics.ToString(), ", from which ",
@@ -182,6 +238,10 @@ absl::Status UpOptions::CheckCacheMemory() const {
   return CheckPoolMemory(static_cast<size_t>(cache_memory_bytes), layout, num_lists);
 }
 
+std::string UpOptions::RouterName(int index) const {
+  return absl::StrCat("router-", part.first_router + index);
+}
+
 std::string UpOptions::InferenceRankName(int index) const {
   if (!splits_phases()) return absl::StrCat("inference-", part.first_inference + index);
   return index < prefill_ranks ? absl::StrCat("prefill-", part.first_prefill + index)
@@ -193,16 +253,23 @@ std::string UpOptions::CacheRankName(int index) const {
 }
 
 HostPort UpOptions::MetricsAddress(int process) const {
-  HostPort address = metrics;
-  if (address.port != 0) address.port = static_cast<uint16_t>(address.port + process);
-  return address;
+  return PortsOn(metrics, process);
 }
 
-RouterProcessOptions UpOptions::Router() const {
+HostPort UpOptions::HttpAddress(int index) const {
+  return PortsOn(http, index * kRouterPortStep);
+}
+
+HostPort UpOptions::GrpcAddress(int index) const {
+  return PortsOn(grpc, index * kRouterPortStep);
+}
+
+RouterProcessOptions UpOptions::Router(int index) const {
   RouterProcessOptions options;
   options.process.cluster = cluster;
-  options.process.grpc = grpc;
-  options.process.metrics = MetricsAddress(0);
+  options.process.rank = RouterName(index);
+  options.process.grpc = GrpcAddress(index);
+  options.process.metrics = MetricsAddress(index);
   options.process.security = security;
   options.process.log = log;
   options.process.tracing = tracing;
@@ -210,7 +277,7 @@ RouterProcessOptions UpOptions::Router() const {
   options.discovery = discovery;
   options.model = model;
   options.model_id = model_id;
-  options.http = http;
+  options.http = HttpAddress(index);
   options.http_tls = http_tls;
   options.http_api = http_api;
   options.chat = chat;
@@ -224,17 +291,17 @@ RouterProcessOptions UpOptions::Router() const {
   return options;
 }
 
-InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& router) const {
+InferenceProcessOptions UpOptions::InferenceRank(int index, const std::vector<HostPort>& known_routers) const {
   InferenceProcessOptions options;
   options.process.cluster = cluster;
   options.process.rank = InferenceRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
-  options.process.metrics = MetricsAddress(1 + index);
+  options.process.metrics = MetricsAddress(routers + index);
   options.process.security = security;
   options.process.log = log;
   options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
-  options.join.routers = {router};
+  options.join.routers = known_routers;
   options.join.discovery = discovery;
   options.model = model;
   if (splits_phases()) options.role = index < prefill_ranks ? InferenceRole::kPrefill : InferenceRole::kDecode;
@@ -259,27 +326,28 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const HostPort& rout
   options.resume_grace = resume_grace;
   options.slot_memory_bytes = slot_memory_bytes;
   options.selection = selection;
-  options.cache = CacheRank(index, router).cache;
+  options.cache = CacheRank(index, known_routers).cache;
   if (hosts_cache()) options.cache.threads = options.threads;
   return options;
 }
 
-CacheProcessOptions UpOptions::CacheRank(int index, const HostPort& router) const {
+CacheProcessOptions UpOptions::CacheRank(int index, const std::vector<HostPort>& known_routers) const {
   CacheProcessOptions options;
   options.process.cluster = cluster;
   options.process.rank = CacheRankName(index);
   if (!part.host.empty()) options.process.grpc.host = part.host;
-  options.process.metrics = MetricsAddress(1 + num_inference_ranks() + index);
+  options.process.metrics = MetricsAddress(routers + num_inference_ranks() + index);
   options.process.security = security;
   options.process.log = log;
   options.process.tracing = tracing;
   options.process.report_fd = kReportFd;
-  options.join.routers = {router};
+  options.join.routers = known_routers;
   options.join.discovery = discovery;
   options.data_plane = data_plane;
   const int hosts = hosts_cache() ? num_inference_ranks() : cache_ranks;
   options.cache.memory_bytes = cache_memory_bytes;
   options.cache.fast_memory_bytes = fast_memory_bytes;
+  options.cache.scrub_bytes_per_s = scrub_bytes_per_s;
   options.cache.device_memory_bytes = cache_device_memory_bytes;
   options.cache.device_host_memory_bytes = cache_device_host_memory_bytes;
   options.cache.prefix_cache = prefix_cache;

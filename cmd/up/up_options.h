@@ -9,6 +9,9 @@
 
 namespace winnow {
 
+// Between the ports of one router and those of the next one on the same machine.
+inline constexpr int kRouterPortStep = 10;
+
 // The options of `winnow up`, and what they mean for each process.
 struct UpOptions {
   std::string file;
@@ -25,6 +28,7 @@ struct UpOptions {
   HttpTlsFlags http_tls;
   HttpApiFlags http_api;
   ChatFlags chat;
+  int routers = 1;
   int inference_ranks = 1;
   int prefill_ranks = 0;
   int decode_ranks = 0;
@@ -52,6 +56,7 @@ struct UpOptions {
   int64_t slot_memory_bytes = 0;
   int64_t cache_memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
+  int64_t scrub_bytes_per_s = CacheOptions().scrub_bytes_per_s;
   int64_t cache_device_memory_bytes = 0;
   int64_t cache_device_host_memory_bytes = 0;
   bool prefix_cache = true;
@@ -74,20 +79,26 @@ struct UpOptions {
   // Ranks for prefill come first, then those that decode.
   bool splits_phases() const { return prefill_ranks > 0 || decode_ranks > 0; }
   int num_inference_ranks() const { return splits_phases() ? prefill_ranks + decode_ranks : inference_ranks; }
+  std::string RouterName(int index) const;
   std::string InferenceRankName(int index) const;
   std::string CacheRankName(int index) const;
 
-  // Every process has its number: the router 0, then the inference ranks, then the cache ranks. Its metrics port is the
-  // first one plus the number.
+  // Every process has its number: the routers from 0 on, then the inference ranks, then the cache ranks. Its metrics
+  // port is the first one plus the number.
   HostPort MetricsAddress(int process) const;
-  int num_processes() const { return 1 + num_inference_ranks() + (hosts_cache() ? 0 : cache_ranks); }
+  int num_processes() const { return routers + num_inference_ranks() + (hosts_cache() ? 0 : cache_ranks); }
+  // Of router `index`: the first one's, with kRouterPortStep ports on for each further one.
+  HostPort HttpAddress(int index) const;
+  HostPort GrpcAddress(int index) const;
 
-  RouterProcessOptions Router() const;
-  InferenceProcessOptions InferenceRank(int index, const HostPort& router) const;
-  CacheProcessOptions CacheRank(int index, const HostPort& router) const;
+  RouterProcessOptions Router(int index = 0) const;
+  // `known_routers`: gRPC addresses that the rank is told. Routers in a registry it finds there.
+  InferenceProcessOptions InferenceRank(int index, const std::vector<HostPort>& known_routers) const;
+  CacheProcessOptions CacheRank(int index, const std::vector<HostPort>& known_routers) const;
 
  private:
   absl::Status CheckCacheMemory() const;
+  absl::Status CheckKvDtype() const;
   absl::Status CheckPortsDiffer() const;
   absl::Status CheckExposure() const;
 };

@@ -4,7 +4,7 @@
 
 namespace winnow {
 
-// Element types of weights, KV rows and index keys. On CPUs KV rows are f32 or bf16. fp8 is e4m3.
+// Element types of weights, KV rows and index keys. On CPUs KV rows are f32, bf16 or int8. fp8 is e4m3.
 enum class Dtype : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3, kI8 = 4, kI4 = 5, kF8 = 6 };
 
 // Of so many elements; a byte that is begun counts.

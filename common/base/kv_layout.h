@@ -22,6 +22,10 @@ constexpr QueryHeadMask AllQueryHeads(int group_size) {
 //
 // With latent attention the key is the value, too, and is stored once. A model that brings an indexer gives each token
 // an index key, which its own rule scores in the place of the key.
+//
+// A row of int8 has two f32 behind its elements, the scale of its key and that of its value: an element is its code
+// times the scale, which is the largest magnitude of the key, or of the value, over 127. So a row's bits depend on that
+// row alone. (Slots of GPUs have scales in memory of their own: DecodeSlotShape.)
 struct RowLayout {
   bool value_is_key = false;
   int index_dim = 0;  // of the index key; 0: there is none
@@ -29,6 +33,17 @@ struct RowLayout {
   constexpr size_t elements(int head_dim) const { return index_offset(head_dim) + static_cast<size_t>(index_dim); }
   constexpr size_t value_offset(int head_dim) const { return value_is_key ? 0 : static_cast<size_t>(head_dim); }
   constexpr size_t index_offset(int head_dim) const { return (value_is_key ? 1 : 2) * static_cast<size_t>(head_dim); }
+
+  constexpr size_t bytes(int head_dim, Dtype dtype) const {
+    return scales_offset_bytes(head_dim, dtype) + (dtype == Dtype::kI8 ? 2 * sizeof(float) : 0);
+  }
+  constexpr size_t value_offset_bytes(int head_dim, Dtype dtype) const {
+    return value_offset(head_dim) * DtypeBytes(dtype);
+  }
+  // Of the key's scale; the value's comes after it.
+  constexpr size_t scales_offset_bytes(int head_dim, Dtype dtype) const {
+    return elements(head_dim) * DtypeBytes(dtype);
+  }
 
   friend bool operator==(const RowLayout&, const RowLayout&) = default;
 };
@@ -52,7 +67,7 @@ struct KvLayout {
   size_t index_query_floats() const {
     return static_cast<size_t>(num_index_heads) * (static_cast<size_t>(row.index_dim) + 1);
   }
-  size_t row_bytes() const { return row.elements(head_dim) * DtypeBytes(dtype); }
+  size_t row_bytes() const { return row.bytes(head_dim, dtype); }
   size_t block_bytes() const { return kBlockTokens * row_bytes(); }
   // One token in all layers and kv heads.
   size_t token_bytes() const { return row_bytes() * num_layers * num_kv_heads; }

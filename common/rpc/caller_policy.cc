@@ -38,6 +38,9 @@ constexpr Rule kRules[] = {
     {"/winnow.v1.CacheService/ReleaseSequence", kInference | kRouter},
     {"/winnow.v1.CacheService/", kInference},
     {"/winnow.v1.TransportService/", kInference},
+    // Routers say where replicas are to be; cache ranks feed them.
+    {"/winnow.v1.ReplicationService/KeepReplica", kRouter},
+    {"/winnow.v1.ReplicationService/", kCache},
     // Routers dial ranks, and these, asked by a router, other ranks.
     {"/winnow.v1.AdminService/GetServerInfo", kAdmin | kRouter | kInference | kCache},
     {"/winnow.v1.AdminService/GetLoad", kAdmin | kRouter},

@@ -68,6 +68,11 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
 }
 
 absl::Status CheckFitsModel(const SelectionSpec& spec, const KvLayout& layout) {
+  if (layout.dtype == Dtype::kI8 && layout.row.value_is_key) {
+    return absl::UnimplementedError(
+        "KV rows are int8 (--kv-dtype), and those of a model with latent attention are bf16 or f32: one scale would "
+        "have to serve its latent, its turning part and its index key");
+  }
   if (spec.list_per == ListPer::kQueryHead && layout.group_size() > kMaxMaskedHeads) {
     return SpecError("list_per", absl::StrCat("is query-head, which works with at most ", kMaxMaskedHeads,
                                               " query heads per kv head; the model has ", layout.group_size()));
@@ -77,6 +82,11 @@ absl::Status CheckFitsModel(const SelectionSpec& spec, const KvLayout& layout) {
   }
   if (SelectsFromAll(spec) && spec.sink_tokens > 0) {
     return SpecError("sinks", "must be 0 with the scorer \"indexer\": every position competes");
+  }
+  if (layout.dtype == Dtype::kI8 && spec.key_copy == KeyCopy::kInt4) {
+    return SpecError("key_copy",
+                     "is int4, but KV rows are int8 (--kv-dtype), whose keys are scored as they are: take "
+                     "int8 or none");
   }
   const size_t budgets = spec.head_budgets.size();
   if (budgets == 0 || budgets == layout.num_lists()) return absl::OkStatus();

@@ -8,7 +8,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr int kStatusError = 2;
-constexpr int kSampledFlag = 1;
+constexpr int kOtlpSampledFlag = 1;
 
 Json ValueJson(const SpanValue& value) {
   struct Visitor {
@@ -34,7 +34,7 @@ Json AttributesJson(const SpanAttributes& attributes) {
 Json SpanJson(const TraceSpan& span) {
   Json json = {{"traceId", TraceIdText(span.context)},
                {"spanId", SpanIdText(span.context.span_id)},
-               {"flags", span.context.sampled ? kSampledFlag : 0},
+               {"flags", span.context.sampled ? kOtlpSampledFlag : 0},
                {"name", span.name},
                {"kind", static_cast<int>(span.kind)},
                {"startTimeUnixNano", std::to_string(span.start_unix_nanos)},

@@ -50,6 +50,24 @@ void DeviceRowMover::Copy(void* to, const void* device_row) {
   Add(to, device_row);
 }
 
+// Launched by the round of the staging of moves, which they share with what is noted.
+void DeviceRowMover::CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) {
+  WINNOW_CHECK(block_bytes % 16 == 0);
+  if (blocks.empty()) return;
+  Flush();
+  while (!blocks.empty()) {
+    MakeRoom();
+    const uint64_t until_round_ends = max_moves_ - num_moves_ % max_moves_,
+                   until_full = num_done_ + max_moves_ - num_moves_;
+    const size_t count = std::min<size_t>(blocks.size(), std::min(until_round_ends, until_full));
+    for (const BlockCopy& block : blocks.first(count)) {
+      moves_[num_moves_++ % max_moves_] = {.from = block.from, .to = block.to};
+    }
+    Launch(num_moves_, block_bytes);
+    blocks = blocks.subspan(count);
+  }
+}
+
 void DeviceRowMover::WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) {
   Flush();  // moves that read or write the same memory come before
   Kept& kept = kept_[num_kept_++ % kMostKept];
@@ -100,19 +118,19 @@ void DeviceRowMover::MakeRoom() {
 }
 
 // Up to move `end`, which lies in the same round of the staging.
-void DeviceRowMover::Launch(uint64_t end) {
+void DeviceRowMover::Launch(uint64_t end, size_t bytes_each) {
   device_.Bind();  // the engine's thread may have written to another GPU before
   table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
                                    .num_moves = static_cast<uint32_t>(end - num_launched_),
-                                   .row_bytes = row_bytes_});
+                                   .row_bytes = bytes_each});
   num_launched_ = end;
 }
 
 void DeviceRowMover::Flush() {
   if (num_launched_ == num_moves_) return;
   const uint64_t round_end = (num_launched_ / max_moves_ + 1) * max_moves_;
-  if (round_end < num_moves_) Launch(round_end);
-  Launch(num_moves_);
+  if (round_end < num_moves_) Launch(round_end, row_bytes_);
+  Launch(num_moves_, row_bytes_);
   for (uint8_t* marks : touched_) *marks = 0;
   touched_.clear();
 }

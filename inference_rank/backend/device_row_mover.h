@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "common/base/status.h"
@@ -14,7 +15,8 @@ namespace winnow {
 // Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
 // the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
 // an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are copied to slots; they come from
-// the host, many at once, behind the moves that have been noted: a copy on the stream takes them from where they lie.
+// the host or from slots, many at once, behind the moves that have been noted: a copy on the stream takes them from
+// where they lie.
 // Errors of launches show where the stream is synchronised next.
 class DeviceRowMover final : public RowMover {
  public:
@@ -30,6 +32,7 @@ class DeviceRowMover final : public RowMover {
 
   void Write(void* to, const void* host_row) override;
   void Copy(void* to, const void* device_row) override;
+  void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) override;
   void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) override;
   void ReleaseRead() override;
   void ReleaseAll() override;
@@ -48,7 +51,7 @@ class DeviceRowMover final : public RowMover {
                  size_t row_bytes);
   void Add(void* to, const void* from);
   void MakeRoom();
-  void Launch(uint64_t end);
+  void Launch(uint64_t end, size_t bytes_each);
   // The marks of the slot at that address; null for memory that is no slot.
   uint8_t* MarksOf(const void* address);
 

@@ -62,6 +62,10 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     step_loop_.emplace(*options_.step_client, StepRowsSender(*transport_, layout_, options_.waits), layout_, callbacks,
                        metrics_);
   }
+  if (options_.step_client != nullptr && options_.keep_prefixes && slots_.num_parts() == 1) {
+    prefixes_.emplace(slots_, layout_.num_lists());
+    scheduler_.ShareSlots([this](const Sequence& sequence) { return SharedPages(sequence); });
+  }
   metrics_.slot_pages_total = slots_.num_pages();
 }
 
@@ -159,7 +163,7 @@ void Engine::Loop() {
 
 void Engine::AdmitWaiting() {
   while (true) {
-    const Scheduler::Free free{.slot_pages = slots_.free_pages(), .prefill_bytes = FreePrefillBytes()};
+    const Scheduler::Free free{.slot_pages = slots_.free_pages() + IdlePages(), .prefill_bytes = FreePrefillBytes()};
     const auto now = SteadyClock::now();
     Sequence* sequence = scheduler_.Admit(free, now);
     if (sequence == nullptr) {
@@ -169,13 +173,15 @@ void Engine::AdmitWaiting() {
       continue;
     }
     if (sequence->needs_slots()) {
-      absl::StatusOr<WorkingSet> set = WorkingSet::Create(slots_, layout_, sequence->spec, sequence->max_positions,
-                                                          sequence->prompt_tokens(), sequence->slot_order);
-      if (!set.ok()) {
-        sequence->Fail(set.status(), false);
+      if (const absl::Status status = TakeSlots(*sequence); !status.ok()) {
+        sequence->Fail(status, false);
         continue;
       }
-      sequence->working_set.emplace(*std::move(set));
+    }
+    // Lanes seat a sequence once each time that it is attached.
+    if (sequence->resumes && MayShareRows(*sequence) && FindTeam(*sequence) == nullptr) {
+      RefillInPlace(*sequence);
+      continue;
     }
     if (!sequence->resumes) {
       if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
@@ -216,6 +222,7 @@ void Engine::Preempt(Sequence& sequence) {
   ++sequence.preempted_count;
   if (sequence.spans) sequence.spans->Preempted();
   LeaveSteps(sequence);
+  if (MayShareRows(sequence)) KeepRows(sequence, sequence.next_position);
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }
@@ -235,7 +242,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
   GiveBackArena(sequence);
   LeaveSteps(sequence);
   sequence.working_set.reset();
-  sequence.early_refill.clear();
+  sequence.early_frames.clear();
   sequence.state = State::kHandingOver;
 }
 
@@ -401,7 +408,7 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   GiveBackArena(*sequence);
   LetGoOfSource(*sequence);
   LeaveSteps(*sequence);
-  sequence->early_refill.clear();
+  sequence->early_frames.clear();
   if (!sequence->is_attached()) return;
   // A sequence that another rank may take over stays on its cache ranks for a while. So do the shards of one that is
   // being taken over, whose other shards have not been attached there yet.
@@ -436,7 +443,11 @@ void Engine::UpdateGauges() {
   metrics_.local_sequences = local_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;
-  metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages();
+  metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages() - IdlePages();
+  if (prefixes_.has_value()) {
+    metrics_.resident_prefix_bytes = prefixes_->num_pages() * kSlotPageTokens * layout_.row_bytes();
+    metrics_.resident_prefix_evicted_tokens = prefixes_->evicted_columns() * kSlotPageTokens;
+  }
   metrics_.prefill_kv_bytes = prefill_bytes_;
   metrics_.kv_sent_bytes = links_.sent_bytes();
   metrics_.kv_received_bytes = links_.received_bytes();

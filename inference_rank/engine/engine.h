@@ -13,6 +13,7 @@
 #include "inference_rank/engine/mailbox.h"
 #include "inference_rank/engine/task_pool.h"
 #include "inference_rank/links/link_table.h"
+#include "inference_rank/memory/resident_prefixes.h"
 #include "inference_rank/memory/slot_pool.h"
 #include "inference_rank/metrics.h"
 #include "inference_rank/scheduler/inject_controller.h"
@@ -58,6 +59,8 @@ class Engine {
     PrefillRegion* prefill_region = nullptr;
     // Runs the steps of sequences that attend to everything, over the same slots; null: they go by frames as others do.
     StepClient* step_client = nullptr;
+    // Beside a step client: rows of prompts stay in the slots while nobody needs the room (ResidentPrefixes).
+    bool keep_prefixes = true;
     // Called once, on the engine thread, when the device has failed for good: every sequence has been failed as
     // retryable, and none will run here any more. The KV of all of them lives on at their cache ranks.
     std::function<void(const absl::Status& why)> on_device_failure = nullptr;
@@ -80,8 +83,9 @@ class Engine {
   bool RunOnEngine(std::function<void()> work);
   void OnFrame(Channel& channel, ReceivedFrame frame);
   void OnWatermarks(CacheLink& link, const ReceivedFrame& frame);
-  // The cache rank has refused a frame: the sequence is at `current_epoch` there; 0: it is not there.
-  void OnFenced(const CacheLink& link, Sequence& sequence, uint32_t current_epoch);
+  // The cache rank has refused a frame, or given the sequence up: it is at the header's epoch there; 0: it is not
+  // there.
+  void OnFenced(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header);
   void OnPrefetch(CacheLink& link, Sequence& sequence, const ReceivedFrame& frame);
   // Rows of one shard, or the end of them.
   void TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFrame frame);
@@ -104,11 +108,34 @@ class Engine {
   Sequence* SourceOf(const Sequence& fork);
 
   void StartOpening(Sequence& sequence);
+  // What the sequence's rows depend on beside the tokens, and who may share them. Any thread.
+  std::string PrefixSaltOf(const Sequence& sequence) const;
   void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
   void OnNotOpened(Sequence& sequence, const absl::Status& why);
   void BeginPrompt(Sequence& sequence, bool resumed);
-  // Asks for the rows that the prefix caches have: of the layer under way where it goes layer by layer, else all.
+  // Takes the rows that the prefix caches have, from slots or from there: of the layer under way where it goes layer by
+  // layer, else all.
   void PullPrefix(Sequence& sequence);
+  // Asks the cache ranks for rows of the sequence.
+  void PullRows(const Sequence& sequence, int first_layer, int num_layers, const ShardCalls::PrefixRows& rows);
+
+  // Rows that stay in slots (engine_resident.cc). Whether the sequence's may.
+  bool MayShareRows(const Sequence& sequence) const;
+  // Gives it its working set, with what is resident of its rows.
+  absl::Status TakeSlots(Sequence& sequence);
+  // What of its rows may be resident: nullopt: none may. `tokens` holds the key's.
+  std::optional<ResidentPrefixes::Key> ResidentKey(const Sequence& sequence, std::vector<uint32_t>& tokens) const;
+  ResidentPrefixes::Lease FindResident(const Sequence& sequence);
+  // Its rows below `end` stay for others, and, behind the prompt, for itself.
+  void KeepRows(Sequence& sequence, uint32_t end);
+  // Of its cached prefix, positions whose rows are in its slots.
+  uint32_t ResidentPrefixEnd(const Sequence& sequence) const;
+  void CountResident(uint32_t positions);
+  // One that was preempted, or begins as a fork, and is attached: its slots are filled with what is not resident.
+  void RefillInPlace(Sequence& sequence);
+  // Of the slot pages that a waiting sequence needs, those that running ones have.
+  uint32_t SharedPages(const Sequence& sequence) const;
+  uint32_t IdlePages() const { return prefixes_.has_value() ? prefixes_->idle_pages() : 0; }
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
   void HandOverIfStored(Sequence& sequence);
@@ -210,6 +237,8 @@ class Engine {
   void ReportTokens(Sequence& sequence, uint32_t first_index, std::span<const v1::Token> tokens);
   // What Decode or Prefill drew for that row.
   std::optional<uint32_t> Drawn(int row) const;
+  // Why its last token, of this attempt or an earlier one, is the last of all; nullopt: it is not.
+  std::optional<v1::FinishReason> EndOf(const Sequence& sequence) const;
   void FinishSequence(Sequence& sequence, v1::FinishReason reason);
   // True once the device has failed; then everything fails over.
   bool DeviceFailed();
@@ -236,6 +265,7 @@ class Engine {
   // Engine thread.
   Forward& forward_;
   SlotPool slots_;
+  std::optional<ResidentPrefixes> prefixes_;
   Scheduler scheduler_;
   DecodeStep decode_step_;
   std::array<PrefillStep, 2> prefill_steps_;  // in turn: a piece may be published when the next has begun

@@ -4,6 +4,7 @@
 
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/step/prefetch_commit.h"
+#include "transport/wire/fence_reason.h"
 
 namespace winnow {
 namespace {
@@ -50,7 +51,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kRefill:
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
-        sequence->early_refill.emplace_back(link, std::move(frame));
+        sequence->early_frames.emplace_back(link, std::move(frame));
       } else if (const ShardLink* shard = sequence->FindShard(*link); shard != nullptr) {
         TakeRefill(*sequence, *shard, std::move(frame));
       } else {
@@ -61,7 +62,12 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       OnSeated(*link, *sequence, header);
       return;
     case wire::FrameType::kFenced:
-      return OnFenced(*link, *sequence, header.attach_epoch);
+      // Until the answer to Attach says which epoch it has, it cannot be told whether that is the older one.
+      if (sequence->state == State::kOpening && sequence->shards.empty() && header.attach_epoch > 0) {
+        sequence->early_frames.emplace_back(link, std::move(frame));
+        return;
+      }
+      return OnFenced(*link, *sequence, header);
     case wire::FrameType::kTransferFailed:
       if (const ShardLink* shard = sequence->FindShard(*link);
           shard != nullptr && header.attach_epoch == shard->attach_epoch) {
@@ -82,9 +88,17 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   }
 }
 
-void Engine::OnFenced(const CacheLink& link, Sequence& sequence, uint32_t current_epoch) {
+void Engine::OnFenced(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header) {
   const ShardLink* shard = sequence.FindShard(link);
+  const uint32_t current_epoch = header.attach_epoch;
   const bool lost = current_epoch == 0;
+  if (lost && header.flags == wire::kFencedForDamage) {  // perhaps before it is known to be open
+    ++metrics_.fenced_sequences;
+    return sequence.Fail(absl::DataLossError(absl::StrCat("the stored row of layer ", header.layer_first,
+                                                          " at position ", header.apply_position, " on cache rank ",
+                                                          link.peer().rank(), " is not what was written")),
+                         /*can_retry=*/true, lost);
+  }
   // Of an attachment that this one came after.
   if (shard == nullptr || (!lost && current_epoch < shard->attach_epoch)) {
     ++metrics_.stale_frames;
@@ -160,12 +174,13 @@ void Engine::OnRefilled(Sequence& sequence) {
   if (sequence.state == State::kLoadingPrefix) {
     const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;
     const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - sequence.prefix_asked;
-    prefix_times_.ObserveRows(
-        static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers * sequence.cached_tokens),
-        taken.count());
+    prefix_times_.ObserveRows(static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers *
+                                                  (sequence.cached_tokens - ResidentPrefixEnd(sequence))),
+                              taken.count());
     sequence.state = State::kPrefilling;
     return;
   }
+  if (MayShareRows(sequence)) KeepRows(sequence, sequence.prompt_tokens() - 1);
   BecomeDecoding(sequence, sequence.next_position);
 }
 

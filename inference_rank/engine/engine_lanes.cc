@@ -1,5 +1,5 @@
 // Decode steps that run from GPU to GPU: sequences take seats of a lane (model/decode_lane.h), and leave
-// them.
+// them. When their slots may have another owner is modelled and checked in proof/slots.pml.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

@@ -34,15 +34,18 @@ void Engine::StartOpening(Sequence& sequence) {
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_sampling()->clear_constraint();  // which may be long, and which a router sends with each attempt
       request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
-      request.set_prefix_salt(prefix_salt_ + sequence.tenant);
+      request.set_prefix_salt(PrefixSaltOf(sequence));
       if (sequence.skips_prefix_cache) request.set_max_cached_tokens(0);
-      // Positions whose logits are wanted are computed in pieces of their own, whose rows in the last layer are not to
-      // the bit those of others.
-      if (sequence.prompt_scores.has_value()) request.set_prefix_salt("scored," + request.prefix_salt());
       opened = calls_.Open(sequence.places, sequence.spec, std::move(request), trace);
     }
     mailbox_.Put([this, &sequence, opened = std::move(opened)] { OnOpened(sequence, opened); });
   });
+}
+
+std::string Engine::PrefixSaltOf(const Sequence& sequence) const {
+  // Positions whose logits are wanted are computed in pieces of their own, whose rows in the last layer are not to the
+  // bit those of others.
+  return absl::StrCat(sequence.prompt_scores.has_value() ? "scored," : "", prefix_salt_, sequence.tenant);
 }
 
 // What is full is tried again for a while.
@@ -76,6 +79,14 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   const bool has_links = std::all_of(sequence.shards.begin(), sequence.shards.end(),
                                      [](const ShardLink& shard) { return shard.link->alive(); });
   if (!has_links) return sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
+  // Nor does anything come for one that another rank has attached meanwhile.
+  std::erase_if(sequence.early_frames, [&](const auto& early) {
+    const auto& [link, frame] = early;
+    if (frame.header().type != wire::FrameType::kFenced) return false;
+    OnFenced(*link, sequence, frame.header());
+    return true;
+  });
+  if (!sequence.failure.ok()) return;
   if (sequence.trace && FindTeam(sequence) != nullptr) {
     return sequence.Fail(absl::UnimplementedError("winnow.trace: this request's steps would go from GPU to GPU, where "
                                                   "nobody hears which rows are selected"),
@@ -96,7 +107,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   if (sequence.spans) sequence.spans->Opened(attached ? 0 : restart, restart == 0 || !attached);
   BeginSampling(sequence);
   // It was lost between its last token and the word that it is over.
-  if (sequence.filter->is_complete()) return FinishSequence(sequence, v1::FINISH_REASON_STOP);
+  if (const auto end = EndOf(sequence)) return FinishSequence(sequence, *end);
   if (restart == 0) return BeginPrompt(sequence, resumed);
   const bool of_prompt = restart < sequence.prompt_tokens();
   if (attached && !of_prompt && restart < sequence.known_tokens()) {
@@ -111,7 +122,9 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     sequence.cached_tokens = restart;
     metrics_.cached_prompt_tokens += restart;
     scheduler_.CreditCachedTokens(sequence, restart);
-    ChoosePrefixWay(sequence);
+    const uint32_t resident = ResidentPrefixEnd(sequence);
+    CountResident(resident);
+    if (resident < restart) ChoosePrefixWay(sequence);
     PullPrefix(sequence);
   } else {
     sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " positions of a sequence with ",
@@ -120,7 +133,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
                   false);
     return;
   }
-  for (auto& [link, frame] : std::exchange(sequence.early_refill, {})) {
+  for (auto& [link, frame] : std::exchange(sequence.early_frames, {})) {
     if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr)
       TakeRefill(sequence, *shard, std::move(frame));
   }
@@ -140,23 +153,35 @@ void Engine::BeginPrompt(Sequence& sequence, bool resumed) {
 }
 
 void Engine::PullPrefix(Sequence& sequence) {
-  sequence.state = State::kLoadingPrefix;
-  sequence.prefix_asked = std::chrono::steady_clock::now();
   int first_layer = 0, num_layers = layout_.num_layers;
   if (sequence.arena->by_layer()) {
     sequence.arena->layer_position = sequence.cached_tokens;
     first_layer = sequence.arena->layer;
     num_layers = 1;
   }
+  const uint32_t resident = ResidentPrefixEnd(sequence);
+  for (int i = 0; resident > 0 && i < num_layers; ++i) {
+    sequence.working_set->CopyShared(first_layer + i, resident, *sequence.arena);
+  }
+  if (resident == sequence.cached_tokens) {
+    sequence.state = State::kPrefilling;
+    return;
+  }
+  sequence.state = State::kLoadingPrefix;
+  sequence.prefix_asked = std::chrono::steady_clock::now();
   sequence.refills_due = std::count_if(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
     return num_layers > 1 || shard.shard.HasLayer(first_layer);
   });
-  ShardCalls::PrefixRows rows{.end = sequence.cached_tokens};
+  ShardCalls::PrefixRows rows{.first = resident, .end = sequence.cached_tokens};
   if (sequence.remote_prefix.has_value()) {
     rows.sinks = sequence.remote_prefix->choice().sinks;
     rows.first = sequence.remote_prefix->choice().first_row;
     UpdatePrefixState(sequence);
   }
+  PullRows(sequence, first_layer, num_layers, rows);
+}
+
+void Engine::PullRows(const Sequence& sequence, int first_layer, int num_layers, const ShardCalls::PrefixRows& rows) {
   openers_->Add([this, shards = sequence.shards, id = sequence.sequence_id, first_layer, num_layers, rows] {
     const absl::Status pushed = calls_.PushPrefix(shards, id, first_layer, num_layers, rows);
     if (pushed.ok()) return;

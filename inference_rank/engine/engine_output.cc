@@ -85,15 +85,20 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
   }
   ReportTokens(sequence, index, {&token, 1});
 
+  if (const auto end = EndOf(sequence)) FinishSequence(sequence, *end);
+}
+
+std::optional<v1::FinishReason> Engine::EndOf(const Sequence& sequence) const {
+  if (sequence.filter->is_complete()) return v1::FINISH_REASON_STOP;
+  if (sequence.generated.empty()) return std::nullopt;
+  const uint32_t last = sequence.generated.back();
   const auto& eos = options_.eos_token_ids;
   const auto& stops = sequence.stopping.stop_token_ids();
-  const bool stopped = (!sequence.stopping.ignore_eos() && std::find(eos.begin(), eos.end(), id) != eos.end()) ||
-                       std::find(stops.begin(), stops.end(), id) != stops.end() || sequence.filter->is_complete();
-  if (stopped) {
-    FinishSequence(sequence, v1::FINISH_REASON_STOP);
-  } else if (sequence.generated.size() >= sequence.stopping.max_tokens()) {
-    FinishSequence(sequence, v1::FINISH_REASON_LENGTH);
-  }
+  const bool stopped = (!sequence.stopping.ignore_eos() && std::find(eos.begin(), eos.end(), last) != eos.end()) ||
+                       std::find(stops.begin(), stops.end(), last) != stops.end();
+  if (stopped) return v1::FINISH_REASON_STOP;
+  if (sequence.generated.size() >= sequence.stopping.max_tokens()) return v1::FINISH_REASON_LENGTH;
+  return std::nullopt;
 }
 
 void Engine::ReportPrompt(Sequence& sequence, std::chrono::steady_clock::time_point now) {

@@ -243,7 +243,10 @@ void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool foll
   if (sequence.hand_over) {
     BeginHandOver(sequence);
   } else {
+    // Another one may have computed the same prompt meanwhile.
+    if (MayShareRows(sequence)) sequence.working_set->Share(FindResident(sequence));
     if (!sequence.arena->by_layer()) LoadPrompt(layout_, *sequence.arena, sequence);
+    if (MayShareRows(sequence)) KeepRows(sequence, sequence.prompt_tokens() - 1);
     GiveBackArena(sequence);
     BecomeDecoding(sequence, sequence.prompt_tokens());
   }

@@ -36,6 +36,8 @@ class CacheLink {
   bool alive() const { return alive_.load(std::memory_order_acquire); }
   uint64_t channel_id() const { return channel_id_; }
   const v1::Identity& peer() const { return peer_; }
+  // A number for an AttachSequence, greater than those before. Any thread.
+  uint64_t NextCall() { return next_call_.fetch_add(1); }
   // Of the peer.
   const std::string& kernel_set() const { return kernel_set_; }
   int num_threads() const { return num_threads_; }
@@ -98,6 +100,7 @@ class CacheLink {
   LandingPlaces landings_;
   // Any thread.
   std::atomic<bool> alive_{true};
+  std::atomic<uint64_t> next_call_{1};
 };
 
 }  // namespace winnow

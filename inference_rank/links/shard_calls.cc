@@ -17,7 +17,8 @@ absl::Status From(const absl::Status& status, const ShardLink& shard, size_t num
 // The epoch of a sequence from its opening to its first attachment.
 constexpr uint32_t kFirstEpoch = 1;
 
-// The call may have done its work, or may do it yet.
+// The call may have done its work, or may do it yet: a cache rank that was stopped reads what came meanwhile when it
+// goes on, and gives it as much time as if it had just come.
 bool MayHaveHappened(const absl::Status& status) {
   return absl::IsDeadlineExceeded(status) || absl::IsUnavailable(status) || absl::IsCancelled(status);
 }
@@ -79,8 +80,9 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
                                                         uint32_t max_restart_position, bool wants_all_rows,
                                                         const TraceContext* trace) const {
   Attached attached;
+  std::vector<ShardLink> doubtful;
   bool lost = false;
-  absl::Cleanup undo = [&] { Undo(attached.shards, {}, sequence_id, /*detach=*/!lost); };
+  absl::Cleanup undo = [&] { Undo(attached.shards, std::move(doubtful), sequence_id, /*detach=*/!lost); };
   v1::AttachSequenceRequest request;
   request.set_sequence_id(sequence_id);
   request.set_max_restart_position(max_restart_position);
@@ -90,8 +92,12 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
     ShardLink& shard = attached.shards[i];
     request.set_channel_id(shard.link->channel_id());
     *request.mutable_shard() = ToProto(shard.shard);
+    request.set_call(shard.link->NextCall());
     const absl::StatusOr<v1::AttachSequenceResponse> response = shard.link->Attach(request, timeout, trace);
     lost |= absl::IsNotFound(response.status());
+    if (MayHaveHappened(response.status())) {
+      doubtful.push_back({.link = shard.link, .shard = shard.shard, .doubtful_call = request.call()});
+    }
     if (!response.ok()) return From(response.status(), shard, places.size());
     shard.attach_epoch = response->attach_epoch();
     restarts[i] = response->restart_position();
@@ -183,8 +189,10 @@ std::vector<ShardLink> ShardCalls::Release(std::span<const ShardLink> shards, ui
   request.set_sequence_id(sequence_id);
   request.set_detach(detach);
   for (const ShardLink& shard : shards) {
-    if (shard.attach_epoch == 0 || !shard.link->alive()) continue;
+    if ((shard.attach_epoch == 0 && shard.doubtful_call == 0) || !shard.link->alive()) continue;
     request.set_attach_epoch(shard.attach_epoch);
+    request.set_channel_id(shard.link->channel_id());
+    request.set_call(shard.doubtful_call);
     const absl::Status released = shard.link->Release(request, timeout);
     if (absl::IsDeadlineExceeded(released) && shard.link->alive()) unanswered.push_back(shard);
   }

@@ -41,7 +41,8 @@ struct ShardCalls {
   absl::StatusOr<Attached> Open(std::span<const ShardPlace> places, const SelectionSpec& spec,
                                 v1::OpenSequenceRequest request, const TraceContext* trace = nullptr) const;
   // The position is where all shards restart. NOT_FOUND when one of them is gone: then the others are freed; after
-  // other errors those that were attached are detached, so that another rank may attach.
+  // other errors those that were attached are detached, so that another rank may attach. One that has not answered may
+  // attach the sequence yet, when nobody waits for that any more: it is told to undo the call.
   // Rows follow, all of them or what a working set begins with.
   absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
                                   uint32_t max_restart_position, bool wants_all_rows,

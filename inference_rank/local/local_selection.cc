@@ -233,6 +233,7 @@ absl::Status LocalSelection::Sit(int row, const StepSequence& sequence) {
   rows_[row] = {.kind = kind,
                 .spec = *sequence.spec,
                 .pages = {sequence.pages.begin(), sequence.pages.end()},
+                .indexed_positions = sequence.indexed_positions,
                 .max_positions = sequence.max_positions,
                 .prompt_tokens = sequence.prompt_tokens};
   return absl::OkStatus();
@@ -262,7 +263,8 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stre
   }
   WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, stream));
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
-    WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, 0, position, nullptr, stream));
+    WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
+                                               position - of.indexed_positions, nullptr, stream));
   }
   of.kind->plan->SeatInPlace(row, *of.sequence, of.spec, of.prompt_tokens, stream);
   of.pages = {};

@@ -61,7 +61,8 @@ class LocalSelection {
   // Whether the row's selections begin with this position: it is not one of those that the specification leaves dense,
   // and nothing has been selected for the row before.
   bool BeginsAt(int row, uint32_t position) const;
-  // The sequence's rows below `position` are in its pages: they are indexed, and its next step selects. Enqueued.
+  // The sequence's rows below `position` are in its pages: those that are not yet are indexed, and its next step
+  // selects. Enqueued.
   absl::Status Begin(int row, uint32_t position, cuda::Stream stream);
   // Once it has begun: what surrounds its selections.
   cuda::RowWindow WindowOf(int row) const;
@@ -103,6 +104,7 @@ class LocalSelection {
     std::optional<uint32_t> sequence = std::nullopt;  // in the index; none while the row is dense
     SelectionSpec spec;
     std::vector<uint32_t> pages;  // as of StepSequence, until the sequence is in the index
+    uint32_t indexed_positions = 0;
     uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
   };

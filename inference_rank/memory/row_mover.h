@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <memory>
+#include <span>
 
 namespace winnow {
 
@@ -14,6 +15,12 @@ struct RowPieces {
   size_t num_pieces = 0;
 };
 
+// Bytes of one place that are copied to another.
+struct BlockCopy {
+  void* to = nullptr;
+  const void* from = nullptr;
+};
+
 // Moves KV rows, of a size fixed beforehand, to slots and other places in a device's memory. Moves take effect in the
 // order of the calls, before any work that is enqueued on the device after they have been flushed (by whoever enqueues
 // it). Engine thread.
@@ -23,6 +30,8 @@ class RowMover {
   // To a slot. `host_row` may be reused at once.
   virtual void Write(void* to, const void* host_row) = 0;
   virtual void Copy(void* to, const void* device_row) = 0;
+  // Blocks of `block_bytes`, a multiple of 16, of slots to memory that is no slot.
+  virtual void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) = 0;
   // Rows of host memory to memory that is no slot, fetched from where they lie. `keep` holds them until they have been
   // and ReleaseRead or another of these is called; it may wait for earlier ones.
   virtual void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) = 0;

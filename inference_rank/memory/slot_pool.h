@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -61,6 +62,12 @@ class SlotPool {
     }
   }
 
+  // Blocks of a part's slots to memory of the same device that is no slot, of a prefill arena. In the order of the
+  // calls, too.
+  void CopyBeside(int part, std::span<const BlockCopy> blocks, size_t block_bytes) {
+    if (RowMover* const mover = parts_[part].mover; mover != nullptr) return mover->CopyBeside(blocks, block_bytes);
+    for (const BlockCopy& block : blocks) std::memcpy(block.to, block.from, block_bytes);
+  }
   // Rows of host memory to a part's memory that is no slot, of a prefill arena. On a device, as RowMover says.
   void WriteBeside(int part, const RowPieces& pieces, std::shared_ptr<const void> keep) {
     if (RowMover* const mover = parts_[part].mover; mover != nullptr) {

@@ -34,12 +34,64 @@ uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& sp
 }
 
 absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
-                                              uint32_t max_positions, uint32_t prompt_tokens, SlotOrder order) {
+                                              uint32_t max_positions, uint32_t prompt_tokens, SlotOrder order,
+                                              ResidentPrefixes::Lease prefix) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
   WorkingSet set(slots, layout, spec, max_positions, prompt_tokens, order);
-  WINNOW_ASSIGN_OR_RETURN(set.pages_,
-                          slots.Allocate(PagesNeeded(layout, spec, max_positions, slots.num_parts(), order)));
+  const uint32_t needed = PagesNeeded(layout, spec, max_positions, slots.num_parts(), order);
+  const std::vector<std::span<const uint32_t>> shared = prefix.pages();
+  if (shared.empty()) {
+    WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(needed));
+    return set;
+  }
+  WINNOW_CHECK(set.by_position_ && slots.num_parts() == 1 && prefix.positions() <= max_positions);
+  const size_t num_lists = layout.num_lists(), per_list = needed / num_lists;
+  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> own,
+                          slots.Allocate(needed - static_cast<uint32_t>(num_lists * shared.size())));
+  set.pages_.reserve(needed);
+  auto next = own.begin();
+  for (size_t list = 0; list < num_lists; ++list) {
+    for (const std::span<const uint32_t> column : shared) set.pages_.push_back(column[list]);
+    const auto end = next + static_cast<ptrdiff_t>(per_list - shared.size());
+    set.pages_.insert(set.pages_.end(), next, end);
+    next = end;
+  }
+  set.shared_ = std::move(prefix);
   return set;
+}
+
+void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
+  const std::vector<std::span<const uint32_t>> columns = prefix.pages();
+  WINNOW_CHECK(by_position_ && slots_->num_parts() == 1 && prefix.positions() <= max_positions_);
+  std::vector<uint32_t> given_back;
+  for (size_t column = shared_.num_columns(); column < columns.size(); ++column) {
+    for (size_t list = 0; list < num_lists(); ++list) {
+      uint32_t& page = pages_[first_page_[list] + column];
+      if (page != columns[column][list]) given_back.push_back(page);
+      page = columns[column][list];
+    }
+  }
+  slots_->Free(given_back);
+  if (prefix.num_columns() <= shared_.num_columns()) return;
+  shared_ = std::move(prefix);
+  if (is_indexed_) shared_.SetIndexed();
+}
+
+void WorkingSet::CopyShared(int layer, uint32_t count, const PrefillArena& arena) const {
+  WINNOW_CHECK(count <= shared_positions());
+  const uint32_t whole = count / kSlotPageTokens, rest = count % kSlotPageTokens;
+  std::vector<BlockCopy> pages, last;  // of all heads together: one launch
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    for (uint32_t column = 0; column <= whole; ++column) {
+      const uint32_t first = column * kSlotPageTokens;
+      if (first == count) break;
+      (column < whole ? pages : last)
+          .push_back(
+              {.to = arena.row(layer, head, first), .from = slots_->row(PhysicalSlot(List(layer, head), first))});
+    }
+  }
+  slots_->CopyBeside(/*part=*/0, pages, kSlotPageTokens * layout_.row_bytes());
+  slots_->CopyBeside(/*part=*/0, last, rest * layout_.row_bytes());
 }
 
 WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
@@ -74,7 +126,18 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
 WorkingSet::WorkingSet(WorkingSet&& other) noexcept = default;
 
 WorkingSet::~WorkingSet() {
-  if (!pages_.empty()) slots_->Free(pages_);
+  if (pages_.empty()) return;
+  if (shared_.num_columns() == 0) {
+    slots_->Free(pages_);
+    return;
+  }
+  std::vector<uint32_t> own;
+  const size_t per_list = pages_.size() / num_lists();
+  for (size_t first = 0; first < pages_.size(); first += per_list) {
+    const auto list = pages_.begin() + static_cast<ptrdiff_t>(first);
+    own.insert(own.end(), list + shared_.num_columns(), list + static_cast<ptrdiff_t>(per_list));
+  }
+  slots_->Free(own);
 }
 
 uint32_t WorkingSet::pool_slots(const KvShard& shard) const {
@@ -115,7 +178,8 @@ void WorkingSet::LoadRows(int layer, int kv_head, uint32_t first, uint32_t count
   const auto load = [&](uint32_t slot, const std::byte* row) {
     rows_in == RowsIn::kHost ? slots_->Write(slot, row) : slots_->Copy(slot, row);
   };
-  for (uint32_t i = 0; i < count; ++i) {
+  const uint32_t shared = shared_positions();
+  for (uint32_t i = shared > first ? shared - first : 0; i < count; ++i) {
     const uint32_t position = first + i;
     const std::byte* row = rows + i * row_bytes;
     if (by_position_) {

@@ -1,12 +1,15 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/kv_layout.h"
 #include "common/base/kv_shard.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
+#include "inference_rank/memory/prefill_arena.h"
+#include "inference_rank/memory/resident_prefixes.h"
 #include "inference_rank/memory/slot_pool.h"
 #include "transport/wire/wire.h"
 
@@ -41,10 +44,11 @@ class WorkingSet {
                               SlotOrder order = SlotOrder::kParts);
 
   // Takes its pages from `slots`, which must outlive it. RESOURCE_EXHAUSTED when too few are free. What attends to
-  // everything lies by position, whatever `order` says.
+  // everything lies by position, whatever `order` says. `prefix`, of a sequence whose rows lie so in one memory: its
+  // first rows, which are resident already; pages are taken for the others.
   static absl::StatusOr<WorkingSet> Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
                                            uint32_t max_positions, uint32_t prompt_tokens,
-                                           SlotOrder order = SlotOrder::kParts);
+                                           SlotOrder order = SlotOrder::kParts, ResidentPrefixes::Lease prefix = {});
   WorkingSet(WorkingSet&& other) noexcept;
   WorkingSet& operator=(WorkingSet&&) = delete;
   ~WorkingSet();
@@ -63,6 +67,21 @@ class WorkingSet {
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
   bool is_by_position() const { return by_position_; }
 
+  // Rows below lie in pages that others may have, too: they are there, and are never written.
+  uint32_t shared_positions() const { return shared_.positions(); }
+  // The slot page of a list, of those by position, with rows [64 * column, 64 * column + 64).
+  uint32_t PageOf(size_t list, uint32_t column) const { return pages_[first_page_[list] + column]; }
+  // Has its first rows, which are those of `prefix`, in the pages of that from now on. Not while the pages are
+  // anybody's who computes with them.
+  void Share(ResidentPrefixes::Lease prefix);
+  // Shared rows below are in the index of the slots' keys; all of them are once SetIndexed has said so.
+  uint32_t indexed_positions() const { return shared_.indexed_positions(); }
+  void SetIndexed() {
+    if (!std::exchange(is_indexed_, true)) shared_.SetIndexed();
+  }
+  // Copies rows [0, count) of a layer, all of them shared, to the place of the prompt in prefill.
+  void CopyShared(int layer, uint32_t count, const PrefillArena& arena) const;
+
   // Slot pages of the lists of a shard, [num_lists][pages_per_list], each of the part that has its kv head; lists that
   // have fewer repeat their last.
   std::vector<uint32_t> PagesOfLists(const KvShard& shard, uint32_t pages_per_list) const;
@@ -74,7 +93,7 @@ class WorkingSet {
     return slots_->row(RingSlot(List(layer, kv_head), position));
   }
   // Loads rows [first, first + count) of one list from contiguous memory, after prefill or attach: sinks, what the ring
-  // at position `next_position` - 1 holds, and, if the list attends everything there, the pool.
+  // at position `next_position` - 1 holds, and, if the list attends everything there, the pool. Shared rows are there.
   enum class RowsIn { kHost, kSlotMemory };  // the memory that `rows` lies in
   void LoadRows(int layer, int kv_head, uint32_t first, uint32_t count, const std::byte* rows, uint32_t next_position,
                 RowsIn rows_in = RowsIn::kHost);
@@ -155,6 +174,8 @@ class WorkingSet {
   uint32_t attach_position_ = 0;
   uint32_t total_pool_slots_ = 0;
   int lists_per_head_ = 1;
+  ResidentPrefixes::Lease shared_;  // on pages among the next that are not this set's own
+  bool is_indexed_ = false;
   std::vector<uint32_t> pages_;                    // of each part: those of list i from first_page_[i] on
   std::vector<uint32_t> first_page_;               // [list]
   std::vector<uint32_t> first_slot_;               // [list] of the part that it lies in

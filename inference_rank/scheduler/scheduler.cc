@@ -12,6 +12,11 @@ bool Decodes(const Sequence& sequence) {
   return sequence.state == Sequence::State::kDecoding && sequence.failure.ok() && !sequence.cancelled;
 }
 
+// It has waited there, for longer than is known here, and lost what was computed: it does not begin at the end again.
+bool BeganElsewhere(const Sequence& sequence) {
+  return sequence.attach && !sequence.resumes;
+}
+
 }  // namespace
 
 Scheduler::Scheduler(const Limits& limits, const KvLayout& layout)
@@ -31,6 +36,7 @@ bool Scheduler::Before(const Sequence& a, const Sequence& b, Time now) const {
   if (a_past != b_past) return a_past;
   if (a_past) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
   if (a.priority != b.priority) return a.priority > b.priority;
+  if (BeganElsewhere(a) != BeganElsewhere(b)) return BeganElsewhere(a);
   return a.arrival < b.arrival;
 }
 
@@ -64,7 +70,8 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
   const auto head = Head(now);
   if (head == waiting_.end() || num_running() >= limits_.max_running) return nullptr;
   Sequence& sequence = **head;
-  if (PagesNeeded(sequence) > free.slot_pages || PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
+  if (PagesMissing(sequence, free) > free.slot_pages) return nullptr;
+  if (PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
   const bool past = IsPast(sequence.waiting_since, now);
@@ -108,9 +115,11 @@ std::span<Sequence* const> Scheduler::ChooseVictims(const Free& free, Time now) 
   std::sort(victims_.begin(), victims_.end(), [](const Sequence* a, const Sequence* b) {
     return std::make_pair(a->priority, ~a->arrival) < std::make_pair(b->priority, ~b->arrival);
   });
+  // What victims share with others is given back later or not at all: then more are chosen the next time.
   uint32_t pages = free.slot_pages;
   size_t taken = 0;
-  const auto fits = [&] { return pages >= PagesNeeded(head) && num_running() - taken < limits_.max_running; };
+  const uint32_t missing = PagesMissing(head, free);
+  const auto fits = [&] { return pages >= missing && num_running() - taken < limits_.max_running; };
   while (!fits() && taken < victims_.size()) pages += PagesNeeded(*victims_[taken++]);
   victims_.resize(fits() ? taken : 0);
   return victims_;
@@ -168,6 +177,7 @@ Sequence* Scheduler::NextPrefill(Time now) const {
     if (a_past != b_past) return a_past;
     if (a_past) return a.last_chunk < b.last_chunk;
     if (a.priority != b.priority) return a.priority > b.priority;
+    if (BeganElsewhere(a) != BeganElsewhere(b)) return BeganElsewhere(a);
     return std::tie(a.share_tag, a.arrival) < std::tie(b.share_tag, b.arrival);
   };
   for (const auto& sequence : running_) {

@@ -18,16 +18,16 @@ namespace winnow {
 
 // Which sequence does what next: host logic without I/O, and without a clock of its own (callers say what time it is).
 //
-// Admission takes the head of the waiting ones. Of one tenant's: by priority, then by age; whoever has waited for
-// `age_bound` goes before all others, the longest wait first. Of the tenants' first ones: by priority, then that of the
-// tenant that has been served least (FairShare); one past the age bound, of a tenant of which none was admitted for as
-// long, goes before all others. The head waits for its resources and nothing overtakes it. Where it lacks
-// slots or a place among the running, sequences that decode may be preempted for it: those of a lower priority at once,
-// and for a head past the age bound any that has run for that long. A head that was admitted past the bound is safe for
-// as long. Where sequences are parked for want of fast memory on the head's cache rank, the head waits, too: it would
-// only make more of them wait. One head past the age bound is admitted there each bound all the same. So each place
-// changes hands once a bound (and what is left of a prefill) while somebody is past it, and with R places and n before
-// it a sequence past the bound waits no longer than n / R + 1 further bounds, whatever arrives.
+// Admission takes the head of the waiting ones. Of one tenant's: by priority, then those begun elsewhere, then by age;
+// whoever has waited for `age_bound` goes before all others, the longest wait first. Of the tenants' first ones: by
+// priority, then that of the tenant that has been served least (FairShare); one past the age bound, of a tenant of
+// which none was admitted for as long, goes before all others. The head waits for its resources and nothing overtakes
+// it. Where it lacks slots or a place among the running, sequences that decode may be preempted for it: those of a
+// lower priority at once, and for a head past the age bound any that has run for that long. A head that was admitted
+// past the bound is safe for as long. Where sequences are parked for want of fast memory on the head's cache rank, the
+// head waits, too: it would only make more of them wait. One head past the age bound is admitted there each bound all
+// the same. So each place changes hands once a bound (and what is left of a prefill) while somebody is past it, and
+// with R places and n before it a sequence past the bound waits at most n / R + 1 more bounds, whatever arrives.
 class Scheduler {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -54,6 +54,9 @@ class Scheduler {
 
   Scheduler(const Limits& limits, const KvLayout& layout);
 
+  // Running sequences have some of the slot pages that a waiting one needs: how many is what `shared_pages` says.
+  void ShareSlots(std::function<uint32_t(const Sequence&)> shared_pages) { shared_pages_ = std::move(shared_pages); }
+
   void Enqueue(std::unique_ptr<Sequence> sequence, Time now);
 
   // The head of the queue when it fits, moved to the running ones (state unchanged); null otherwise.
@@ -68,8 +71,8 @@ class Scheduler {
   // is kept for prefill tokens that may be injected. Rows that the budget leaves out come first in the next plan.
   Iteration Plan(uint32_t max_inject_tokens, Time now);
   // The sequence whose prompt goes on next, or null: one in the middle of a chunk; otherwise that which has waited
-  // longest since its last chunk if that is beyond the age bound; otherwise of the highest priority that whose tenant
-  // had been served least at its admission; otherwise the oldest.
+  // longest since its last chunk if that is beyond the age bound; otherwise of the highest priority one that began on
+  // another rank; otherwise that whose tenant had been served least at its admission; otherwise the oldest.
   Sequence* NextPrefill(Time now) const;
 
   // Admission charges the sequence's tenant for the whole prompt: so much of it was cached.
@@ -100,6 +103,11 @@ class Scheduler {
     return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts,
                                    sequence.slot_order);
   }
+  // The same of a waiting one, without those that others have, where that matters.
+  uint32_t PagesMissing(const Sequence& sequence, const Free& free) const {
+    const uint32_t needed = PagesNeeded(sequence);
+    return needed > free.slot_pages && shared_pages_ ? needed - shared_pages_(sequence) : needed;
+  }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.
     return sequence.resumes ? 0 : limits_.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
@@ -107,6 +115,7 @@ class Scheduler {
 
   const Limits limits_;
   const KvLayout layout_;
+  std::function<uint32_t(const Sequence&)> shared_pages_;  // null: none
   List waiting_;
   List running_;
   FairShare shares_;

@@ -116,8 +116,8 @@ struct Sequence {
   // StepLoop's: its row of the batch, -1 while it has none, and in how many steps under way it takes part.
   int step_row = -1;
   uint32_t steps_under_way = 0;
-  // Refill frames that came before the Attach answer, and whose they are.
-  std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_refill;
+  // What came before the Attach answer, and whose it is: Refill frames, and that another rank has attached since.
+  std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_frames;
   size_t refills_due = 0;      // shards whose rows are still to come, all of them
   uint32_t next_position = 0;  // the next position to compute; rows below are computed
   uint32_t cached_tokens = 0;  // of the prompt, that came from the prefix cache

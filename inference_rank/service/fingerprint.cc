@@ -17,7 +17,9 @@ v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLa
   shape->set_value_is_key(layout.row.value_is_key);
   shape->set_index_dim(layout.row.index_dim);
   shape->set_num_index_heads(layout.num_index_heads);
-  shape->set_kv_dtype(layout.dtype == Dtype::kF32 ? v1::KV_DTYPE_F32 : v1::KV_DTYPE_BF16);
+  shape->set_kv_dtype(layout.dtype == Dtype::kF32  ? v1::KV_DTYPE_F32
+                      : layout.dtype == Dtype::kI8 ? v1::KV_DTYPE_INT8
+                                                   : v1::KV_DTYPE_BF16);
   for (float frequency : forward.rope().inv_freq) shape->add_rope_inv_freq(frequency);
   shape->set_rope_attention_factor(forward.rope().attention_factor);
   shape->set_attention_scale(forward.attention_scale());

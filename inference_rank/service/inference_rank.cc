@@ -1,8 +1,6 @@
 #include "inference_rank/service/inference_rank.h"
 
-#include <filesystem>
-
-#include "common/tokenizer/tokenizer.h"
+#include "common/tokenizer/checkpoint/load_tokenizer.h"
 #include "inference_rank/backend/cpu_backend.h"
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/service/fingerprint.h"
@@ -19,11 +17,10 @@ std::function<bool(const SelectionSpec&)> InPlaceOf(const StepClient* client) {
 // The bytes of the model's tokens; what is wrong with them matters to requests that need them alone.
 absl::StatusOr<std::shared_ptr<const TokenTrie>> LoadTokenTrie(const std::string& model_dir,
                                                                const ModelConfig& config) {
-  const std::string file = model_dir + "/tokenizer.json";
-  if (!std::filesystem::exists(file)) {
-    return absl::FailedPreconditionError("this model has no tokenizer.json, so that outputs cannot be constrained");
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(model_dir));
+  if (tokenizer == nullptr) {
+    return absl::FailedPreconditionError("this model has no tokenizer, so that outputs cannot be constrained");
   }
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer, Tokenizer::Load(file));
   return std::make_shared<TokenTrie>(
       TokenTrie::Of(*tokenizer, static_cast<uint32_t>(config.vocab_size), config.eos_token_ids));
 }
@@ -74,6 +71,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.on_prefilled_by_layer = options.on_prefilled_by_layer;
   engine_options.prefill_region = backend.prefill_region();
   engine_options.step_client = backend.step_client();
+  engine_options.keep_prefixes = options.keep_prefixes;
   engine_options.on_device_failure = [rank = rank.get()](const absl::Status& why) {
     if (rank->options_.on_device_failure) rank->options_.on_device_failure(why, rank->backend_->Dump());
   };

@@ -38,6 +38,7 @@ struct InferenceRankOptions {
   uint32_t prefill_chunk_tokens = 0;  // 0 = 512 on a CPU, 2048 on a GPU
   PrefillMode prefill_mode = PrefillMode::kAuto;
   PrefixAttention prefix_attention = PrefixAttention::kAuto;
+  bool keep_prefixes = true;  // see Engine::Options
   // Called after a prompt that was prefilled layer by layer; see Engine::Options.
   std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
   SchedulingOptions scheduling;

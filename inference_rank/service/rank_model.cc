@@ -52,6 +52,7 @@ absl::StatusOr<RankModel> RankModel::Read(const InferenceRankOptions& options, W
   }
   model.max_context_tokens =
       options.max_context_tokens == 0 ? static_cast<uint32_t>(model_context) : options.max_context_tokens;
+  model.config.ServeContextsOf(model.max_context_tokens);
   model.layout = config.kv_layout(options.kv_dtype);
   model.digest = options.model_dir;
   if (!IsSyntheticModel(options.model_dir)) {

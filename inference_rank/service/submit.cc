@@ -86,8 +86,10 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
                                                    submit.stopping().max_tokens(), " exceed the context of ",
                                                    limits.max_context_tokens));
   }
-  if (sequence->generated.size() >= submit.stopping().max_tokens()) {
-    return absl::InvalidArgumentError("generated_token_ids already reach max_tokens");
+  // As many as max_tokens are those of an answer that was lost between its last token and the word that it is over.
+  if (sequence->generated.size() > submit.stopping().max_tokens()) {
+    return absl::InvalidArgumentError(absl::StrCat("generated_token_ids are ", sequence->generated.size(),
+                                                   ", beyond max_tokens ", submit.stopping().max_tokens()));
   }
   sequence->max_positions = static_cast<uint32_t>(positions);
   const SelectionSpec& spec = sequence->spec;

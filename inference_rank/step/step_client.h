@@ -27,6 +27,7 @@ struct StepSequence {
   const SelectionSpec* spec = nullptr;
   std::span<const uint32_t> pages;  // of its lists, [num_lists][pages_per_list()]: row p lies at slot p
   uint32_t position = 0;            // rows below are in their slots
+  uint32_t indexed_positions = 0;   // of these, rows whose keys are in the index of the slots: whole pages
   uint32_t max_positions = 0;
   uint32_t prompt_tokens = 0;
 };

@@ -31,6 +31,7 @@ StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
   const absl::Status taken = client_.SetRow(row, {.spec = &sequence.spec,
                                                   .pages = pages,
                                                   .position = sequence.next_position,
+                                                  .indexed_positions = sequence.working_set->indexed_positions(),
                                                   .max_positions = sequence.max_positions,
                                                   .prompt_tokens = sequence.prompt_tokens()});
   if (absl::IsResourceExhausted(taken)) return none;
@@ -182,6 +183,8 @@ void StepLoop::TakeRow(const StepOf& of) {
   Sequence& sequence = *of.sequence;
   WINNOW_CHECK(of.position == sequence.next_position);
   CountSelection(sequence, of);
+  const bool selects = sequence.selects_in_place() && of.position >= sequence.spec.dense_below_tokens;
+  if (selects) sequence.working_set->SetIndexed();
   ++sequence.next_position;
   ++sequence.decode_steps;
   if (sequence.next_position != sequence.known_tokens()) return;

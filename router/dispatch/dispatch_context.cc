@@ -29,7 +29,7 @@ DispatchContext::DispatchContext(DispatcherOptions o, Registry* r, TimerQueue* t
                                             [reports = reports_, r](const v1::Identity& rank) {
                                               reports->Post([r, rank] { r->ReportUnreachable(rank); });
                                             })),
-      sequence_releaser(options.channels, {.call_timeout = options.release_timeout}),
+      cache_rank_orders(options.channels, {.identity = options.identity, .call_timeout = options.release_timeout}),
       random_(SeededGenerator()) {}
 
 absl::Status DispatchContext::Admit(const std::shared_ptr<DispatchedRequest>& request, uint64_t group) {
@@ -87,7 +87,7 @@ void DispatchContext::AwaitEmpty() {
 void DispatchContext::GiveUp(uint64_t sequence_id, const Route& route) {
   counters.sequences_given_up.fetch_add(1);
   // One that has lost its membership may only have stopped for a while.
-  for (const v1::Identity& cache : route.caches) sequence_releaser.Release(sequence_id, cache);
+  for (const v1::Identity& cache : route.caches) cache_rank_orders.Release(sequence_id, cache);
 }
 
 void DispatchContext::FreeOn(const v1::Identity& rank, const std::string& resume_key, const std::string& tenant,
@@ -136,6 +136,7 @@ absl::StatusOr<Route> DispatchContext::ChooseRouteFor(RouteNeed need, uint64_t g
       if (need.prefer_caches == need.avoid_caches) need.prefer_caches.clear();
     }
   }
+  need.failing_inference = failing_ranks.At(std::chrono::steady_clock::now());
   const SlowStart slow_start{.window = options.slow_start, .now = registry->Now()};
   WINNOW_ASSIGN_OR_RETURN(Route route, ChooseRoute(registry->Snapshot(), clients->Assigned(), need, slow_start));
   if (group != 0) {

@@ -5,9 +5,10 @@
 #include <random>
 #include <unordered_map>
 
+#include "router/dispatch/cache_rank_orders.h"
 #include "router/dispatch/dispatcher.h"
+#include "router/dispatch/failing_ranks.h"
 #include "router/dispatch/prefix_routes.h"
-#include "router/dispatch/sequence_releaser.h"
 
 namespace winnow {
 
@@ -61,13 +62,14 @@ class DispatchContext : public std::enable_shared_from_this<DispatchContext> {
   TimerQueue* const timers;
   DispatcherCounters counters;
   PrefixRoutes prefix_routes;
+  FailingRanks failing_ranks;
 
  private:
   const std::shared_ptr<Strand> reports_;  // tells the registry of lost ranks; streams may outlive the dispatcher
 
  public:
   const std::shared_ptr<RankClients> clients;
-  SequenceReleaser sequence_releaser;
+  CacheRankOrders cache_rank_orders;
 
  private:
   struct Group {

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "common/base/check.h"
-#include "common/rpc/trace_carriers.h"
-#include "common/selection/selection_proto.h"
 #include "router/dispatch/output_spans.h"
 
 namespace winnow {
@@ -20,14 +18,8 @@ constexpr std::chrono::hours kLongestWait{24 * 365};
 constexpr std::chrono::milliseconds kProgressInterval{100};
 
 TimerQueue::Clock::time_point ToTimerClock(SystemClock::time_point deadline) {
-  const auto now = SystemClock::now();
-  const auto left = deadline > now + kLongestWait ? SystemClock::duration(kLongestWait) : deadline - now;
+  const auto left = deadline - SystemClock::now();
   return TimerQueue::Clock::now() + std::chrono::duration_cast<TimerQueue::Clock::duration>(left);
-}
-
-uint64_t UnixNanos(SystemClock::time_point time) {
-  const auto latest = SystemClock::now() + kLongestWait;
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::min(time, latest).time_since_epoch()).count();
 }
 
 }  // namespace
@@ -37,6 +29,7 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
     : context_(std::move(context)),
       request_(std::move(request)),
       observer_(observer),
+      deadline_(std::min(request_.deadline, SystemClock::now() + kLongestWait)),
       asking_(request_.resume.has_value()),
       resume_timer_(context_->timers, strand_),
       deadline_timer_(context_->timers, strand_),
@@ -50,7 +43,7 @@ DispatchedRequest::DispatchedRequest(std::shared_ptr<DispatchContext> context, T
 
 void DispatchedRequest::Begin() {
   prefix_hashes_ = PrefixRoutes::HashesOf(request_.tenant, request_.prompt_token_ids);
-  SetTimer(&deadline_timer_, ToTimerClock(request_.deadline), &DispatchedRequest::OnDeadline);
+  SetTimer(&deadline_timer_, ToTimerClock(deadline_), &DispatchedRequest::OnDeadline);
   asking_ ? AskForAnswer() : StartAttempt();
   if (strand_.Resume()) {
     context_->timers->After({}, [self = shared_from_this()] { self->strand_.Drain(); });
@@ -65,6 +58,8 @@ void DispatchedRequest::Abandon(Leftovers leftovers) {
 void DispatchedRequest::PostMembershipChange() {
   strand_.Post([self = shared_from_this()] {
     if (self->phase_ == Phase::kAttempt) {
+      self->next_placing_ = {};
+      self->PlaceReplica();
       self->next_move_ = {};
       return self->MoveIfToDrain();
     }
@@ -89,156 +84,7 @@ void DispatchedRequest::SetPhase(Phase phase) {
   if (auto* old_gauge = gauge(phase_)) old_gauge->fetch_sub(1);
   if (auto* new_gauge = gauge(phase)) new_gauge->fetch_add(1);
   phase_ = phase;
-}
-
-void DispatchedRequest::StartAttempt() {
-  // Waiting first: a rank that joins after the table was read then wakes this request.
-  SetPhase(Phase::kWaiting);
-  RouteNeed need = context_->NeedOf(request_);
-  need.prefix_caches = context_->prefix_routes.Find(prefix_hashes_);
-  need.too_small = too_small_;
-  bool attach = false;
-  if (request_.fork && !fork_tried_) {
-    need.prefer_inference = request_.fork->source.inference;
-    need.prefer_caches = request_.fork->source.caches;
-    if (!journal_.ids().empty()) need.work = Work::kDecode;
-  }
-  if (route_) {
-    need.avoid_inference = KeyOf(route_->inference);
-    const Placement caches = KeysOf(route_->caches);
-    const MembershipSnapshot snapshot = context_->registry->Snapshot();
-    const bool caches_live = std::all_of(caches.begin(), caches.end(), [&](const RankKey& cache) {
-      return snapshot.Find(v1::ROLE_CACHE_RANK, cache) != nullptr;
-    });
-    // Some attempts may try to reach cache ranks that are said to live; then the sequence is given up.
-    attach = submitted_ && !sequence_lost_ && attach_failures_ < context_->options.max_attach_failures && caches_live &&
-             !NeedsPromptTokens();
-    if (attach) {
-      need.caches = caches;
-      if (prompt_stored_) need.work = Work::kDecode;
-    } else {
-      need.avoid_caches = caches;
-    }
-  }
-  const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
-  if (!route.ok()) return WaitForRank(route.status());
-  rank_wait_timer_.Cancel();
-  const bool is_tried = std::all_of(route->caches.begin(), route->caches.end(), [&](const v1::Identity& cache) {
-    return std::find(too_small_.begin(), too_small_.end(), KeyOf(cache)) != too_small_.end();
-  });
-  if (is_tried) return Fail(too_small_status_);
-
-  if (!attach) GiveUpSequence();
-  attempt_is_failover_ = submitted_ && !(attach && hand_over_pending_);
-  hand_over_pending_ = false;
-  if (attempt_is_failover_ && request_.spans) {
-    request_.spans->NoteFailover(route_->inference.rank(), attach ? "reattach" : "recompute", last_loss_);
-  }
-  route_ = *route;
-  DispatchContext::GroupRole role;
-  if (!attach) {
-    ReleaseHolder();
-    role = RoleOf(std::exchange(sequence_id_, context_->NewSequenceId()));
-    prompt_stored_ = false;
-    attach_failures_ = 0;
-  }
-  sequence_lost_ = false;
-  Attempt(attach, role, need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0);
-}
-
-void DispatchedRequest::Attempt(bool attach, const DispatchContext::GroupRole& role, uint64_t queued_prompt_tokens) {
-  context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
-  attempt_id_ = context_->NewAttemptId();
-  client_ = context_->clients->Get(route_->inference);
-  NoteNumerics();
-  queued_prompt_tokens_ = queued_prompt_tokens;
-  context_->clients->Assign(*route_, queued_prompt_tokens_);
-  NotePlace();
-  SetPhase(Phase::kAttempt);
-  if (!client_) return OnAttemptLost(absl::UnavailableError("the router is shutting down"), Loss::kNotTaken);
-  v1::DispatchRequest::Submit submit = MakeSubmit(attach, role);
-  if (request_.spans) {
-    SetTrace(submit, request_.spans->BeginAttempt(route_->inference.rank(), attach ? "attach" : "open"));
-  }
-  const absl::Status submitted = client_->Submit(
-      std::move(submit), [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
-        const auto self = weak.lock();
-        if (!self) return;
-        self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
-      });
-  if (!submitted.ok()) return OnAttemptLost(submitted, Loss::kNotTaken);
-  submitted_ = true;
-  if (attempt_is_failover_) {
-    (attach ? context_->counters.failovers_reattach : context_->counters.failovers_recompute).fetch_add(1);
-  }
-}
-
-void DispatchedRequest::GiveUpSequence() {
-  if (submitted_) context_->GiveUp(sequence_id_, *route_);
-}
-
-void DispatchedRequest::NoteNumerics() {
-  const bool goes_on = submitted_ || (request_.fork && !numerics_.empty());
-  not_identical_ = not_identical_ || (goes_on && route_->numerics != numerics_);
-  numerics_ = route_->numerics;
-}
-
-void DispatchedRequest::NotePlace() {
-  std::lock_guard lock(place_mutex_);
-  place_ = {.sequence_id = sequence_id_,
-            .inference = KeyOf(route_->inference),
-            .caches = KeysOf(route_->caches),
-            .numerics = numerics_,
-            .not_identical = not_identical_};
-}
-
-std::optional<ForkSource> DispatchedRequest::fork_source() const {
-  std::lock_guard lock(place_mutex_);
-  return place_;
-}
-
-DispatchContext::GroupRole DispatchedRequest::RoleOf(uint64_t previous_id) {
-  if (!request_.fork) {
-    return context_->JoinGroup(request_.group, request_.group_size, *route_, sequence_id_, previous_id);
-  }
-  const ForkSource& source = request_.fork->source;
-  const bool is_near = source.inference == KeyOf(route_->inference) && source.caches == KeysOf(route_->caches);
-  return {.fork_of = std::exchange(fork_tried_, true) || !is_near ? 0 : source.sequence_id};
-}
-
-v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const {
-  v1::DispatchRequest::Submit submit;
-  submit.set_request_id(attempt_id_);
-  submit.set_sequence_id(sequence_id_);
-  submit.mutable_cache_ranks()->Assign(route_->caches.begin(), route_->caches.end());
-  submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
-  submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
-  submit.set_attach(attach);
-  submit.set_tenant(request_.tenant);
-  submit.set_tenant_weight(request_.tenant_weight);
-  submit.set_priority(request_.priority);
-  *submit.mutable_sampling() = request_.sampling;
-  *submit.mutable_stopping() = request_.stopping;
-  *submit.mutable_selection() = ToProto(request_.selection);
-  if (request_.top_logprobs) submit.set_top_logprobs(*request_.top_logprobs);
-  submit.set_deadline_unix_nanos(UnixNanos(request_.deadline));
-  submit.set_hand_over(route_->hand_over);
-  submit.set_fork_sequence_id(NeedsPromptTokens() ? 0 : role.fork_of);
-  submit.set_fork_at_current_token(request_.fork.has_value());
-  submit.set_followers(role.followers);
-  submit.set_trace_parts(request_.trace_parts);
-  submit.set_skip_prefix_cache(request_.skip_prefix_cache);
-  submit.set_prompt_progress(request_.prompt_progress && journal_.ids().empty());
-  if (NeedsPromptTokens()) submit.set_prompt_top_logprobs(*request_.prompt_top_logprobs);
-  submit.set_resume_key(request_.resume_key);
-  return submit;
-}
-
-void DispatchedRequest::WaitForRank(const absl::Status& reason) {
-  wait_reason_ = reason;
-  if (rank_wait_timer_.is_set()) return;
-  SetTimer(&rank_wait_timer_, TimerQueue::Clock::now() + context_->options.rank_wait,
-           &DispatchedRequest::OnRankWaitOver);
+  CountReplica();
 }
 
 void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::DispatchResponse>& event) {
@@ -266,6 +112,14 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
       EndAttemptSpan(status);
       if (ReturnToYielding()) return;
       if (failed.retryable()) {
+        const bool damaged = failed.sequence_lost() && code == absl::StatusCode::kDataLoss;
+        if (damaged && ++damages_ >= context_->options.max_damages) {
+          DropAttempt();
+          return Fail(Annotate(status, absl::StrCat("gave up after stored rows were damaged ", damages_, " times")));
+        }
+        if (!failed.sequence_lost() && !attempt_has_tokens_) {
+          context_->failing_ranks.Failed(KeyOf(route_->inference), TimerQueue::Clock::now());
+        }
         return OnAttemptLost(status, failed.sequence_lost() ? Loss::kSequenceLost : Loss::kFailed);
       }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
@@ -322,6 +176,8 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   const absl::StatusOr<TokenJournal::Accepted> accepted = journal_.Accept(delta);
   if (!accepted.ok()) return Fail(accepted.status());
   NoteProgress();
+  replica_is_fed_ = replica_.has_value();
+  if (!std::exchange(attempt_has_tokens_, true)) context_->failing_ranks.Succeeded(KeyOf(route_->inference));
   context_->counters.replayed_tokens.fetch_add(accepted->replayed);
   context_->counters.mismatched_tokens.fetch_add(accepted->mismatched);
   not_identical_ = not_identical_ || accepted->mismatched > 0;
@@ -353,6 +209,7 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     observer_->OnCachedPrompt(delta.cached_prompt_tokens());
   }
   observer_->OnTokens(accepted->first_index, accepted->tokens);
+  PlaceReplica();
   MoveIfToDrain();
 }
 
@@ -460,6 +317,8 @@ void DispatchedRequest::End(Leftovers leftovers) {
   if (phase_ == Phase::kEnded) return;
   // Nobody holds the sequence who could be told.
   if (phase_ == Phase::kWaiting) GiveUpSequence();
+  // The cache rank that holds the sequence frees its replica; one that is lost does not.
+  if (leftovers == Leftovers::kFree && replica_ && !CachesLive()) ForgetReplica();
   if (client_) LetGo(*client_, attempt_id_, leftovers);
   DropAttempt();
   if (holder_) LetGo(*holder_, holder_attempt_id_, leftovers);

@@ -19,7 +19,8 @@ namespace winnow {
 //  over
 //              waiting -> (deadline | rank_wait over) -> ended
 //
-// On a rank that drains, an attempt gives way to the next one while both run (dispatched_request_move.cc).
+// What an attempt is made of stands in dispatched_request_attempt.cc. On a rank that drains, an attempt gives way to
+// the next one while both run (dispatched_request_move.cc).
 //
 // One that is resumed begins by asking inference ranks, one after the other, for what they have of it: that is an
 // attempt, too, which goes on with the answer of a rank that has it (dispatched_request_resume.cc).
@@ -42,13 +43,24 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
 
   void SetPhase(Phase phase);
   void StartAttempt();
+  bool CachesLive() const;
   // Makes the attempt on route_, which is set.
   void Attempt(bool attach, const DispatchContext::GroupRole& role, uint64_t queued_prompt_tokens);
+  // Brings the events of the attempt under way to the strand.
+  RankClient::Handler EventHandler();
   // With the sequence that the new one forks, where there is one.
   v1::DispatchRequest::Submit MakeSubmit(bool attach, const DispatchContext::GroupRole& role) const;
   DispatchContext::GroupRole RoleOf(uint64_t previous_id);
   // Nobody will attach to the sequence of the latest attempt, which has been lost.
   void GiveUpSequence();
+  // Of requests whose KV is to have a replica (dispatched_request_replica.cc). Says where it is to be, once there is a
+  // place for it; and again when that is gone.
+  void PlaceReplica();
+  // The cache rank of the sequence is lost: goes on with the replica. False where there is none, or nothing can be in
+  // it.
+  bool PromoteReplica();
+  void ForgetReplica();
+  void CountReplica();
   // The attempt that begins goes on with what others have computed, or the source of a fork: under the same numerics?
   void NoteNumerics();
   // Where the sequence is, for fork_source.
@@ -104,6 +116,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   const std::shared_ptr<DispatchContext> context_;
   const TokenRequest request_;
   TokenObserver* const observer_;
+  const std::chrono::system_clock::time_point deadline_;  // never later than clock arithmetic survives
   Strand strand_{Strand::Start::kHeld};
 
   // Touched on the strand, by Begin before it is released, and by Abandon after it is closed.
@@ -116,6 +129,10 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   size_t told_prompt_tokens_ = 1;  // with request_.prompt_top_logprobs; nothing stands before the first
   bool submitted_ = false;         // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
+  std::optional<v1::Identity> replica_;           // the cache rank that is to hold a copy of the sequence
+  bool replica_is_fed_ = false;                   // its cache rank has had the sequence since the replica was named
+  TimerQueue::Clock::time_point next_placing_{};  // of a replica, to be tried
+  bool counted_without_replica_ = false;
   bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank
   bool hand_over_pending_ = false;  // a rank has handed over, and no other has been asked to go on
   bool attempt_is_failover_ = false;
@@ -136,12 +153,14 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   std::optional<Yielding> yielding_;
   TimerQueue::Clock::time_point next_move_{};  // to be tried
   uint64_t attempt_id_ = 0;                    // of the attempt under way, else 0
-  std::shared_ptr<RankClient> client_;         // of the attempt under way
+  bool attempt_has_tokens_ = false;
+  std::shared_ptr<RankClient> client_;  // of the attempt under way
   // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
   // the request, and attempts that live ranks failed with the sequence that is there now.
   uint32_t fruitless_attempts_ = 0;
   absl::Status last_loss_;
   uint32_t rank_deaths_ = 0;
+  uint32_t damages_ = 0;  // of its stored rows, all in all
   uint32_t attach_failures_ = 0;
   TimerQueue::Clock::time_point next_progress_{};  // to be noted
   uint32_t capacity_waits_ = 0;

@@ -44,13 +44,8 @@ void DispatchedRequest::AskForAnswer() {
   resume.set_request_id(attempt_id_);
   resume.set_resume_key(request_.resume_key);
   resume.set_tenant(request_.tenant);
-  const auto handler = [weak = weak_from_this(), id = attempt_id_](absl::StatusOr<v1::DispatchResponse> event) {
-    const auto self = weak.lock();
-    if (!self) return;
-    self->strand_.Post([self, id, event = std::move(event)] { self->OnEvent(id, event); });
-  };
-  const absl::Status sent =
-      client_ ? client_->Resume(std::move(resume), handler) : absl::UnavailableError("the router is shutting down");
+  const absl::Status sent = client_ ? client_->Resume(std::move(resume), EventHandler())
+                                    : absl::UnavailableError("the router is shutting down");
   if (!sent.ok()) OnAnswer(sent);
 }
 
@@ -72,6 +67,7 @@ void DispatchedRequest::OnAnswer(const absl::StatusOr<v1::DispatchResponse>& eve
   NoteNumerics();
   submitted_ = true;
   NotePlace();
+  PlaceReplica();
 }
 
 void DispatchedRequest::BeginAnew() {

@@ -39,7 +39,7 @@ Dispatcher::~Dispatcher() {
   context_->StopReports();
   subscription_.reset();
   FailAll(stopped);
-  context_->sequence_releaser.Stop();
+  context_->cache_rank_orders.Stop();
   context_->clients->CloseAll();
 }
 

@@ -13,15 +13,17 @@
 namespace winnow {
 
 struct DispatcherOptions {
-  v1::Identity identity{};                      // of the router
-  uint32_t max_queue = 1024;                    // requests under way at once, each sample counted; more are refused
-  uint32_t max_rank_deaths = 8;                 // under one request since its last token: it may be what kills them
-  uint32_t max_attach_failures = 4;             // in a row, by ranks that live: then the sequence is given up
+  v1::Identity identity{};           // of the router
+  uint32_t max_queue = 1024;         // requests under way at once, each sample counted; more are refused
+  uint32_t max_damages = 3;          // of a request's stored rows: it is computed anew after each but the last
+  uint32_t max_rank_deaths = 8;      // under one request since its last token: it may be what kills them
+  uint32_t max_attach_failures = 4;  // in a row, by ranks that live: then the sequence is given up
   std::chrono::milliseconds rank_wait{30000};   // how long an admitted request waits for a rank to come (back)
   std::chrono::milliseconds resume_wait{3000};  // for the rank that had an answer which is resumed; then begun anew
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
-  ShardRange shards{};                      // of a sequence's KV
+  ShardRange shards{};    // of a sequence's KV
+  uint32_t replicas = 1;  // of a sequence's KV, the first one included: 2 with one cache rank per sequence
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
   RankClient::Options client{};
   std::chrono::milliseconds release_timeout{1000};  // of a call that frees a sequence on a cache rank
@@ -40,6 +42,8 @@ struct DispatcherCounters {
   std::atomic<uint64_t> cached_prompt_tokens{0};
   std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
   std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
+  std::atomic<uint64_t> promotions{0};           // lost cache ranks whose part a replica took; reattach follows
+  std::atomic<int64_t> without_replica{0};       // running requests that are to have one and have no place for it
   std::atomic<uint64_t> sequences_given_up{0};   // their requests have begun anew, or ended while no rank had them
   std::atomic<uint64_t> replayed_tokens{0};      // known tokens that an attempt sent again; dropped
   std::atomic<uint64_t> mismatched_tokens{0};    // of these, the ones that differ from what was delivered

@@ -191,13 +191,17 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   // The inference rank decides first. Beside it, a cache rank that it hosts itself is nearer than any other.
   std::optional<Route> best;
   const RankRecord* best_inference = nullptr;
-  // Cache ranks are large enough, the inference rank is there for it, its load, cache ranks.
-  using RoutePreference = std::tuple<bool, int, InferencePreference, std::vector<CachePreference>>;
+  // Cache ranks are large enough, attempts do not fail on the inference rank, it is there for it, its load, cache
+  // ranks.
+  using RoutePreference = std::tuple<bool, bool, int, InferencePreference, std::vector<CachePreference>>;
   RoutePreference best_preference;
   for (const RankRecord* inference : inference_ranks) {
     if (need.needs_seat && !HasSeat(*inference, assigned)) continue;
-    RoutePreference preference{
-        false, Misplacement(*inference, need), PreferenceOf(*inference, assigned, need, by_prompt_tokens), {}};
+    RoutePreference preference{false,
+                               Contains(need.failing_inference, KeyOf(inference->identity)),
+                               Misplacement(*inference, need),
+                               PreferenceOf(*inference, assigned, need, by_prompt_tokens),
+                               {}};
     Route route{.inference = inference->identity, .caches = {}, .numerics = inference->numerics};
     if (!pinned.empty()) {
       if (!std::all_of(pinned.begin(), pinned.end(), [&](const auto* cache) { return CanReach(*inference, *cache); })) {
@@ -209,7 +213,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
       if (chosen.size() < need.shards.least) continue;
       for (const CacheCandidate& cache : chosen) {
         route.caches.push_back(cache.record->identity);
-        std::get<bool>(preference) |= IsTooSmall(*cache.record, need, need.kv_bytes / chosen.size());
+        std::get<0>(preference) |= IsTooSmall(*cache.record, need, need.kv_bytes / chosen.size());
         std::get<std::vector<CachePreference>>(preference).push_back(cache.preference);
       }
     }
@@ -234,6 +238,25 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
                       return other->phases != v1::PHASES_PREFILL && reaches_all(*other);
                     });
   return *best;
+}
+
+std::optional<v1::Identity> ChooseReplica(const MembershipSnapshot& snapshot, const RankKey& primary,
+                                          uint64_t kv_bytes) {
+  const RankRecord* first = nullptr;  // of all by name
+  const RankRecord* next = nullptr;   // of those behind the primary
+  const auto precedes = [](const RankRecord& record, const RankRecord* than) {
+    return than == nullptr || record.identity.rank() < than->identity.rank();
+  };
+  for (const RankRecord& record : snapshot.ranks) {
+    if (record.identity.role() != v1::ROLE_CACHE_RANK || !record.takes_work() || !record.hosted_by_rank.empty())
+      continue;
+    if (record.identity.rank() == primary.rank || record.load.free_bytes() < kv_bytes) continue;
+    if (precedes(record, first)) first = &record;
+    if (record.identity.rank() > primary.rank && precedes(record, next)) next = &record;
+  }
+  if (next == nullptr) next = first;
+  if (next == nullptr) return std::nullopt;
+  return next->identity;
 }
 
 }  // namespace winnow

@@ -41,6 +41,7 @@ struct RouteNeed {
   Placement prefix_caches{};                 // have the beginning of its prompt: unless others have far less to do
   std::optional<RankKey> avoid_inference{};  // the last attempt failed there: only if there is no other
   Placement avoid_caches{};
+  Placement failing_inference{};  // attempts of any request fail there: only if there are no others
   // It runs, and goes on where it is unless an inference rank can begin with it at once.
   bool needs_seat = false;
   Placement too_small{};  // have said that they could never hold it: only if there are no others
@@ -71,5 +72,11 @@ inline constexpr uint64_t kPrefixLoadSlack = 2;
 // rank, and prompts that begin alike find each other there.
 absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const AssignedCounts& assigned,
                                   const RouteNeed& need, const SlowStart& slow_start = {});
+
+// Where the replica of a sequence of `kv_bytes` is to be whose KV is on `primary`: the next cache rank by name that
+// takes work, is a process of its own and has room, so that replicas are spread as primaries are, and prompts that
+// begin alike, which have one primary, have their replicas in one place, too. nullopt: there is none. Pure.
+std::optional<v1::Identity> ChooseReplica(const MembershipSnapshot& snapshot, const RankKey& primary,
+                                          uint64_t kv_bytes);
 
 }  // namespace winnow

@@ -11,11 +11,16 @@ using Clock = KeyAccount::Clock;
 // client that begins its next request at once finds the place free.
 class CountingObserver final : public GenerationObserver {
  public:
-  // `known`: tokens of each output that have been counted before.
-  CountingObserver(KeyAccount::Place place, GenerationObserver* next, std::vector<uint32_t> known = {})
-      : place_(std::move(place)), next_(next), known_(std::move(known)) {}
+  // `known`: tokens of each output that have been counted before. `tells_progress`: the next observer wants to hear of
+  // the prompt's progress, too.
+  CountingObserver(KeyAccount::Place place, GenerationObserver* next, bool tells_progress,
+                   std::vector<uint32_t> known = {})
+      : place_(std::move(place)), next_(next), tells_progress_(tells_progress), known_(std::move(known)) {}
 
-  void OnPromptProgress(const PromptProgress& progress) override { next_->OnPromptProgress(progress); }
+  void OnPromptProgress(const PromptProgress& progress) override {
+    if (!std::exchange(has_begun_, true)) place_.CountBeginning(Clock::now() - admitted_, progress.cached_tokens);
+    if (tells_progress_) next_->OnPromptProgress(progress);
+  }
   void OnPromptTokens(const std::vector<v1::Token>& tokens) override { next_->OnPromptTokens(tokens); }
   void OnDelta(const TextDelta& delta) override {
     const bool is_known = delta.output_index < known_.size() && delta.first_index < known_[delta.output_index];
@@ -36,7 +41,10 @@ class CountingObserver final : public GenerationObserver {
  private:
   KeyAccount::Place place_;
   GenerationObserver* const next_;
+  const bool tells_progress_;
   const std::vector<uint32_t> known_;
+  const Clock::time_point admitted_ = Clock::now();
+  bool has_begun_ = false;
 };
 
 class LimitedHandle final : public GenerationHandle {
@@ -51,7 +59,7 @@ class LimitedHandle final : public GenerationHandle {
     request.samples = 1;
     request.answer_tokens = input.max_tokens.value_or(request.answer_tokens);
     WINNOW_ASSIGN_OR_RETURN(KeyAccount::Place place, input.caller.account->Admit(request, Clock::now()));
-    auto counting = std::make_unique<CountingObserver>(std::move(place), observer);
+    auto counting = std::make_unique<CountingObserver>(std::move(place), observer, /*tells_progress=*/false);
     WINNOW_ASSIGN_OR_RETURN(GenerationFork fork, inner_->Fork(input, counting.get()));
     fork.handle = std::make_unique<LimitedHandle>(std::move(counting), std::move(fork.handle), request);
     return fork;
@@ -76,8 +84,10 @@ absl::StatusOr<std::unique_ptr<GenerationHandle>> LimitedGeneration::Start(Gener
                                     .answer_tokens = input.max_tokens,
                                     .priority = input.priority};
   WINNOW_ASSIGN_OR_RETURN(KeyAccount::Place place, account->Admit(request, Clock::now()));
-  auto counting = std::make_unique<CountingObserver>(std::move(place), observer,
+  auto counting = std::make_unique<CountingObserver>(std::move(place), observer, input.prompt_progress,
                                                      input.resume ? input.resume->next_index : std::vector<uint32_t>());
+  // When a rank begins, its first word of the prompt says so. What is resumed has been counted when it began.
+  if (!input.resume) input.prompt_progress = true;
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<GenerationHandle> inner, inner_->Start(std::move(input), counting.get()));
   return std::make_unique<LimitedHandle>(std::move(counting), std::move(inner), request);
 }

@@ -1,8 +1,8 @@
 #include "router/generation/model_text.h"
 
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "common/tokenizer/checkpoint/load_tokenizer.h"
 #include "common/tokenizer/detokenizer.h"
 
 namespace winnow {
@@ -29,11 +29,7 @@ class NoTextDecoder final : public TextDecoder {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ModelText>> ModelText::Load(const std::string& model_dir) {
-  const std::string file = model_dir + "/tokenizer.json";
-  std::unique_ptr<Tokenizer> tokenizer;
-  if (std::filesystem::exists(file)) {
-    WINNOW_ASSIGN_OR_RETURN(tokenizer, Tokenizer::Load(file));
-  }
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Tokenizer> tokenizer, LoadTokenizer(model_dir));
   WINNOW_ASSIGN_OR_RETURN(ChatTemplate chat_template, ChatTemplate::Load(model_dir));
   return std::unique_ptr<ModelText>(new ModelText(std::move(tokenizer), std::move(chat_template)));
 }
@@ -44,7 +40,7 @@ absl::StatusOr<std::vector<uint32_t>> ModelText::Encode(std::string_view text, b
 
 absl::StatusOr<std::vector<uint32_t>> ModelText::EncodeAtMost(size_t max_tokens, std::string_view text,
                                                               bool add_special_tokens) const {
-  if (tokenizer_ == nullptr) return absl::InvalidArgumentError("this model has no tokenizer.json: send token ids");
+  if (tokenizer_ == nullptr) return absl::InvalidArgumentError("this model has no tokenizer: send token ids");
   return tokenizer_->Encode(text, add_special_tokens, max_tokens);
 }
 

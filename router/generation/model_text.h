@@ -12,7 +12,7 @@
 namespace winnow {
 
 // Tokenizer and chat template of a model directory, as the front ends and the text generation want them. A directory
-// without tokenizer.json is served too, in token ids only: Encode refuses, outputs have no text. Const and thread-safe.
+// without a tokenizer is served too, in token ids only: Encode refuses, outputs have no text. Const and thread-safe.
 class ModelText final : public TextCodec, public TextDecoderFactory {
  public:
   static absl::StatusOr<std::unique_ptr<ModelText>> Load(const std::string& model_dir);

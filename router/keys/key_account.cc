@@ -85,6 +85,12 @@ absl::Status KeyAccount::Refuse(KeyUsage::Refusal refusal, absl::Status status) 
   return status;
 }
 
+void KeyAccount::CountBeginning(std::chrono::duration<double> queued, uint32_t cached_prompt_tokens) {
+  queue_seconds_.Observe(queued.count());
+  const std::lock_guard lock(mutex_);
+  usage_.cached_prompt_tokens += cached_prompt_tokens;
+}
+
 void KeyAccount::CountAnswer(uint32_t tokens, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   tokens_.Take(tokens, now);

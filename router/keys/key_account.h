@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "common/base/status.h"
+#include "common/metrics/atomic_histogram.h"
 #include "router/keys/api_key.h"
 #include "router/keys/rate_limit.h"
 
@@ -31,6 +32,7 @@ struct KeyUsage {
   uint64_t admitted = 0;  // prompts
   std::array<uint64_t, kNumRefusals> refused{};
   uint64_t prompt_tokens = 0;
+  uint64_t cached_prompt_tokens = 0;  // of prompt_tokens, in prompts that have begun
   uint64_t answer_tokens = 0;
   uint32_t running = 0;  // samples
 };
@@ -46,6 +48,8 @@ class KeyAccount : public std::enable_shared_from_this<KeyAccount> {
   void Update(const ApiKey& key, Clock::time_point now);
   ApiKey key() const;
   KeyUsage usage() const;
+  // Of prompts that have begun: seconds from their admission to then.
+  const AtomicHistogram& queue_seconds() const { return queue_seconds_; }
 
   // PERMISSION_DENIED where the key may not use the model of that name.
   absl::Status CheckModel(std::string_view model);
@@ -72,6 +76,10 @@ class KeyAccount : public std::enable_shared_from_this<KeyAccount> {
     ~Place() {
       if (account_) account_->Leave(samples_);
     }
+    // A rank has begun with the prompt, at last.
+    void CountBeginning(std::chrono::duration<double> queued, uint32_t cached_prompt_tokens) {
+      if (account_) account_->CountBeginning(queued, cached_prompt_tokens);
+    }
     void CountAnswer(uint32_t tokens, Clock::time_point now) {
       if (account_) account_->CountAnswer(tokens, now);
     }
@@ -87,8 +95,13 @@ class KeyAccount : public std::enable_shared_from_this<KeyAccount> {
 
  private:
   absl::Status Refuse(KeyUsage::Refusal refusal, absl::Status status);  // mutex_ held
+  void CountBeginning(std::chrono::duration<double> queued, uint32_t cached_prompt_tokens);
   void CountAnswer(uint32_t tokens, Clock::time_point now);
   void Leave(uint32_t samples);
+
+  static constexpr std::array kQueueSecondsBounds = {0.001, 0.005, 0.01, 0.05, 0.1,  0.25,  0.5,  1.0,
+                                                     2.5,   5.0,   10.0, 30.0, 60.0, 120.0, 300.0};
+  AtomicHistogram queue_seconds_{kQueueSecondsBounds};
 
   mutable std::mutex mutex_;
   // Guarded by mutex_.

@@ -33,6 +33,12 @@ void WriteKeyMetrics(const KeyRing& ring, FamilyWriter& writer) {
                    with("kind", "prompt"));
     writer.Counter("winnow_api_key_tokens_total", tokens, static_cast<double>(usage.answer_tokens),
                    with("kind", "answer"));
+    writer.Counter("winnow_api_key_cached_prompt_tokens_total",
+                   "Tokens of prompts that were in the prefix cache when a rank began with the prompt, by key.",
+                   static_cast<double>(usage.cached_prompt_tokens), labels);
+    writer.Histogram("winnow_api_key_queue_time_seconds",
+                     "From the admission of a prompt by the router to when a rank begins to compute it, by key.",
+                     account->queue_seconds(), labels);
     for (size_t i = 0; i < usage.refused.size(); ++i) {
       writer.Counter("winnow_api_key_refusals_total", "Requests refused because of a limit of their key.",
                      static_cast<double>(usage.refused[i]), with("limit", KeyUsage::kRefusalNames[i]));

@@ -14,6 +14,12 @@ Json Describe(const v1::Identity& identity) {
           {"address", identity.address()}};
 }
 
+Json Describe(const RegistryPresence::State& registry) {
+  Json routers = Json::array();
+  for (const HostPort& router : registry.routers) routers.push_back(router.ToString());
+  return {{"connected", registry.connected}, {"away_s", registry.away_seconds}, {"routers", std::move(routers)}};
+}
+
 }  // namespace
 
 const char* StateOf(const RankRecord& record) {
@@ -22,8 +28,8 @@ const char* StateOf(const RankRecord& record) {
   return record.takes_work() ? "serving" : "cordoned";
 }
 
-std::string RankListJson(const MembershipSnapshot& snapshot,
-                         const std::vector<Reachability::Unreachable>& unreachable) {
+std::string RankListJson(const MembershipSnapshot& snapshot, const std::vector<Reachability::Unreachable>& unreachable,
+                         const std::optional<RegistryPresence::State>& registry) {
   Json ranks = Json::array();
   for (const RankRecord& record : snapshot.ranks) {
     Json rank = Describe(record.identity);
@@ -46,7 +52,8 @@ std::string RankListJson(const MembershipSnapshot& snapshot,
     entry["reason"] = rank.reason;
     ranks.push_back(std::move(entry));
   }
-  const Json list{{"membership_version", snapshot.version}, {"ranks", std::move(ranks)}};
+  Json list{{"membership_version", snapshot.version}, {"ranks", std::move(ranks)}};
+  if (registry) list["registry"] = Describe(*registry);
   return list.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

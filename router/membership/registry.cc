@@ -258,28 +258,51 @@ void Registry::SetLink(const RankKey& inference, const RankKey& cache, bool reac
   Notify();
 }
 
+absl::Status Registry::CheckKnown(const std::string& rank) const {
+  if (orders_.contains(rank)) return absl::OkStatus();
+  std::set<std::string> names;
+  for (const auto& [name, entry] : entries_) names.insert(name.second);
+  if (names.contains(rank)) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("there is no rank \"", rank, "\"; ",
+                                          names.empty() ? "none has joined" : "there are ",
+                                          absl::StrJoin(names, ", ")));
+}
+
+absl::Status Registry::CheckOrder(const std::string& rank, std::optional<double> weight) const {
+  if (weight && !(*weight >= RankOrders::kLeastWeight && *weight <= RankOrders::kMostWeight)) {
+    return absl::InvalidArgumentError(absl::StrCat("a weight is a number from ", RankOrders::kLeastWeight, " to ",
+                                                   RankOrders::kMostWeight, ", not ", *weight));
+  }
+  const std::lock_guard lock(mutex_);
+  return CheckKnown(rank);
+}
+
+void Registry::HoldOrders(std::map<std::string, RankOrders> orders) {
+  std::erase_if(orders, [](const auto& order) { return order.second == RankOrders(); });
+  if (orders == orders_) return;
+  orders_ = std::move(orders);
+  for (auto& [name, entry] : entries_) {
+    const auto ordered = orders_.find(name.second);
+    entry.record.orders = ordered == orders_.end() ? RankOrders() : ordered->second;
+  }
+  Changed();
+}
+
+void Registry::SetOrders(std::map<std::string, RankOrders> orders) {
+  {
+    const std::lock_guard lock(mutex_);
+    HoldOrders(std::move(orders));
+  }
+  Notify();
+}
+
 absl::Status Registry::Order(const std::string& rank, const std::function<void(RankOrders&)>& change) {
   {
-    std::lock_guard lock(mutex_);
-    const auto known = orders_.find(rank);
-    RankOrders orders = known == orders_.end() ? RankOrders() : known->second;
-    change(orders);
-    bool is_there = known != orders_.end();
-    std::set<std::string> names;
-    for (auto& [name, entry] : entries_) {
-      names.insert(name.second);
-      if (name.second != rank) continue;
-      is_there = true;
-      entry.record.orders = orders;
-    }
-    if (!is_there) {
-      return absl::NotFoundError(absl::StrCat("there is no rank \"", rank, "\"; ",
-                                              names.empty() ? "none has joined" : "there are ",
-                                              absl::StrJoin(names, ", ")));
-    }
-    orders_.erase(rank);
-    if (orders != RankOrders()) orders_.emplace(rank, orders);
-    Changed();
+    const std::lock_guard lock(mutex_);
+    WINNOW_RETURN_IF_ERROR(CheckKnown(rank));
+    std::map<std::string, RankOrders> orders = orders_;
+    change(orders[rank]);
+    HoldOrders(std::move(orders));
   }
   Notify();
   return absl::OkStatus();
@@ -290,10 +313,7 @@ absl::Status Registry::SetDuty(const std::string& rank, RankDuty duty) {
 }
 
 absl::Status Registry::SetWeight(const std::string& rank, double weight) {
-  if (!(weight >= RankOrders::kLeastWeight && weight <= RankOrders::kMostWeight)) {
-    return absl::InvalidArgumentError(absl::StrCat("a weight is a number from ", RankOrders::kLeastWeight, " to ",
-                                                   RankOrders::kMostWeight, ", not ", weight));
-  }
+  WINNOW_RETURN_IF_ERROR(CheckOrder(rank, weight));
   return Order(rank, [weight](RankOrders& orders) { orders.weight = weight; });
 }
 
@@ -375,7 +395,9 @@ std::optional<KvLayout> Registry::kv_layout() const {
                         .num_query_heads = static_cast<int>(shape.num_query_heads()),
                         .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
                         .head_dim = static_cast<int>(shape.head_dim()),
-                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32 ? Dtype::kF32 : Dtype::kBf16,
+                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32    ? Dtype::kF32
+                                 : shape.kv_dtype() == v1::KV_DTYPE_INT8 ? Dtype::kI8
+                                                                         : Dtype::kBf16,
                         .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
                         .num_index_heads = static_cast<int>(shape.num_index_heads())};
   if (layout.token_bytes() == 0) return std::nullopt;

@@ -141,6 +141,10 @@ class Registry {
   // those of every rank is known also while no such rank is registered.
   absl::Status SetDuty(const std::string& rank, RankDuty duty);
   absl::Status SetWeight(const std::string& rank, double weight);
+  // What these two would answer.
+  absl::Status CheckOrder(const std::string& rank, std::optional<double> weight = std::nullopt) const;
+  // These orders and no others hold from now on, also for names that no rank has.
+  void SetOrders(std::map<std::string, RankOrders> orders);
   // Those that are not the ones of every rank, by name.
   std::map<std::string, RankOrders> Orders() const;
   // Requests on that start of the inference rank are to go on elsewhere.
@@ -187,6 +191,8 @@ class Registry {
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
+  absl::Status CheckKnown(const std::string& rank) const;             // mutex_ held
+  void HoldOrders(std::map<std::string, RankOrders> orders);          // mutex_ held
   absl::Status Order(const std::string& rank, const std::function<void(RankOrders&)>& change);
   void AddLinks(RankRecord& joined);  // mutex_ held
   void Renew(Entry& entry);           // mutex_ held

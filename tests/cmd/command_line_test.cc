@@ -78,7 +78,8 @@ TEST(CommandLine, MistakesAreNamedInOneLine) {
   ExpectOneLine(RunWinnow({"config", "check"}), 2, "give manifests to check");
   ExpectOneLine(RunWinnow({"deploy", "render", "nomad", "x.yaml"}), 2, "cannot render \"nomad\"");
   ExpectOneLine(RunWinnow({"keys", "add"}), 2, "expected FILE --name=NAME");
-  ExpectOneLine(RunWinnow({"up", "--model=/tmp"}), 2, "holds config.json, tokenizer.json and *.safetensors");
+  ExpectOneLine(RunWinnow({"up", "--model=/tmp"}), 2,
+                "holds config.json, *.safetensors and a tokenizer: tokenizer.json");
   ExpectOneLine(RunWinnow({"inference-ranks"}), 2, "did you mean \"inference-rank\"?");
   ExpectOneLine(RunWinnow({"help", "dance"}), 2, "unknown command \"dance\"");
   ExpectOneLine(RunWinnow({"up", "--zzzzzzzzzzzz=1"}), 2, "`winnow up --help` says more");

@@ -1,6 +1,7 @@
 // Command lines in the pages are ones that the program knows: its commands, and each option that they name.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>
@@ -66,6 +67,13 @@ bool IsGroup(const std::string& command) {
 
 // The same of one of winnow.
 std::string WinnowProblem(const std::vector<std::string>& words) {
+  if (const auto dashes = std::find(words.begin(), words.end(), "--"); dashes != words.end()) {
+    // Of commands that start a cluster, what follows are options of `winnow up`.
+    const std::string own = WinnowProblem({words.begin(), dashes});
+    std::vector<std::string> up = {"winnow", "up"};
+    up.insert(up.end(), dashes + 1, words.end());
+    return own.empty() ? WinnowProblem(up) : own;
+  }
   if (words.size() < 2 || !IsWord(words[1])) return "";  // "winnow COMMAND"
   std::string command = words[1];
   if (command == "help") {
@@ -109,6 +117,7 @@ TEST(DocumentationCommands, AreOnesThatTheProgramKnows) {
 TEST(DocumentationCommands, OnesThatTheProgramDoesNotKnowAreFound) {
   EXPECT_EQ(WinnowProblem(Words("winnow dance")), "there is no command winnow dance");
   EXPECT_EQ(WinnowProblem(Words("winnow up --modle=x")), "winnow up has no option --modle");
+  EXPECT_EQ(WinnowProblem(Words("winnow chaos --seed=1 -- --modle=x")), "winnow up has no option --modle");
   EXPECT_EQ(WinnowProblem(Words("winnow selection dance")), "there is no command winnow selection dance");
   EXPECT_EQ(WinnowProblem(Words("winnow keys dance FILE")), "there is no command winnow keys dance");
   EXPECT_EQ(WinnowProblem(Words("winnow generate --stats \"A question\" | head --lines=3")), "");

@@ -5,25 +5,21 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <map>
 #include <thread>
 
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
+#include "tests/e2e/winnow_command.h"
 
 namespace winnow::e2e {
 namespace {
 
 using std::chrono::milliseconds;
+using testing::ContainsRegex;
 using testing::HasSubstr;
 
 constexpr int kStreams = 8;
-
-struct Outcome {
-  int code = 0;
-  std::string output;  // of both streams
-};
 
 struct TwoOfEach {
   static Cluster::Options Options() {
@@ -31,17 +27,15 @@ struct TwoOfEach {
   }
 };
 
+// A rank hears of a moved request's end a moment after the router has told the operator.
+bool RunsNothing(const Cluster& cluster, const std::string& rank) {
+  return WaitUntil(milliseconds(20'000),
+                   [&] { return cluster.MetricsOf(rank).Value("winnow_num_requests_running") == 0; });
+}
+
 class Admin : public SharedCluster<TwoOfEach> {
  protected:
-  static Outcome Run(const std::string& arguments) {
-    const std::string command =
-        "WINNOW_SERVER=" + cluster_->grpc_address() + " " + WinnowBinary() + " admin " + arguments + " 2>&1";
-    std::FILE* const pipe = popen(command.c_str(), "r");
-    Outcome outcome;
-    for (int c = 0; (c = std::fgetc(pipe)) != EOF;) outcome.output += static_cast<char>(c);
-    outcome.code = WEXITSTATUS(pclose(pipe));
-    return outcome;
-  }
+  static Outcome Run(const std::string& arguments) { return RunWinnow(cluster_->grpc_address(), "admin " + arguments); }
   static Outcome RunOk(const std::string& arguments) {
     Outcome outcome = Run(arguments);
     EXPECT_EQ(outcome.code, 0) << arguments << ": " << outcome.output;
@@ -171,7 +165,7 @@ TEST_F(Admin, ADrainedRankIsEmptyAndCanBeStoppedUnnoticed) {
   EXPECT_THAT(drained.output, HasSubstr("inference-0 is empty"));
   EXPECT_THAT(drained.output, HasSubstr("winnow admin uncordon inference-0"));
   EXPECT_EQ(StateOf("inference-0"), "cordoned");
-  EXPECT_EQ(cluster_->MetricsOf("inference-0").Value("winnow_num_requests_running"), 0);
+  EXPECT_TRUE(RunsNothing(*cluster_, "inference-0"));
   EXPECT_LT(streams.ended(), kStreams) << "it was drained too late to matter";
   EXPECT_GE(RouterValue("winnow_router_moved_requests_total"), moved + 1);
   EXPECT_EQ(RouterValue("winnow_router_ranks_by_state", {{"kind", "inference"}, {"state", "cordoned"}}), 1);
@@ -288,6 +282,42 @@ TEST_F(Admin, EveryRankIsRestartedUnderLoadWithoutAFailedRequest) {
   for (std::thread& client : clients) client.join();
   EXPECT_EQ(RouterValue("winnow_failovers_total", {{"mode", "reattach"}}), 0);
   EXPECT_EQ(RouterValue("winnow_failovers_total", {{"mode", "recompute"}}), 0);
+}
+
+// Where the KV lies in the rank's own process nobody else can take a request over.
+TEST(AdminOfRanksWithTheirOwnKv, RequestsEndWhereTheyAreAndTheDrainSaysHowLongThatTook) {
+  auto started =
+      Cluster::Start({.flags = {"--transport=inproc", "--inference-ranks=2", "--budget=128", "--max-context=4096"}});
+  ASSERT_TRUE(started.ok()) << started.status().message();
+  const Cluster& cluster = **started;
+  std::vector<Json> requests;
+  for (int i = 0; i < kStreams; ++i) requests.push_back(GreedyRequest(DemoText(150 + 30 * i, 31 * i), 400));
+  const std::vector<Completion> undisturbed = Streams(cluster.http(), requests).Join();
+  const auto admin = [&](const std::string& arguments) {
+    return RunWinnow(cluster.grpc_address(), "admin " + arguments);
+  };
+
+  Streams streams(cluster.http(), requests);
+  ASSERT_TRUE(streams.AwaitBegun());
+  const Outcome late = admin("drain inference-0 --timeout=200ms");
+  EXPECT_EQ(late.code, 1);
+  EXPECT_THAT(late.output,
+              ContainsRegex("inference-0 still has [0-9]+ requests? after [0-9.]+ s, whose KV it holds, so "
+                            "that they end there. It stays cordoned"));
+  const Outcome drained = admin("drain inference-0 --timeout=120s");
+  EXPECT_EQ(drained.code, 0) << drained.output;
+  EXPECT_THAT(drained.output, ContainsRegex("inference-0 is empty after [0-9.]+ s: of [0-9]+ requests? 0 went on on "
+                                            "other ranks, [0-9]+ ended"));
+  EXPECT_TRUE(RunsNothing(cluster, "inference-0"));
+  EXPECT_EQ(cluster.MetricsOf("router-0").Value("winnow_router_moved_requests_total"), 0);
+  const std::vector<Completion>& disturbed = streams.Join();
+  for (int i = 0; i < kStreams; ++i) {
+    ASSERT_TRUE(disturbed[i].ok()) << disturbed[i].error;
+    EXPECT_EQ(disturbed[i].ids, undisturbed[i].ids) << "stream " << i;
+  }
+  // What is new goes to the other one.
+  EXPECT_TRUE(Complete(cluster.http(), requests[0]).ok());
+  EXPECT_EQ(admin("uncordon inference-0").code, 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/completion.h"
+#include "tests/support/quantized_checkpoint.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -84,10 +85,38 @@ TEST_P(Architectures, PrefillAndDecodeOnRanksOfTheirOwn) {
   EXPECT_EQ(LogProbs(Ask(prompt, {{"selection", "dense"}})), LogProbs(dense));
 }
 
+// Experts as gpt-oss is published with them, and the same weights as f32: rounding is the same, too.
+TEST(Mxfp4, GivesTheBitsOfTheDequantisedModel) {
+  const TempDir quantized, plain;
+  WriteMxfp4Checkpoint({.family = ModelFamily::kGptOss,
+                        .num_layers = 4,
+                        .hidden_size = 64,
+                        .intermediate_size = 96,
+                        .max_position_embeddings = 4096,
+                        .attention_bias = true},
+                       quantized.path(), plain.path());
+  Json request = GreedyRequest(Prompt(400, 5), 40);
+  request["logprobs"] = 1;
+  request["winnow"] = {{"selection", "winnow"}, {"budget", 32}};
+  std::vector<Completion> answers;
+  for (const TempDir* directory : {&quantized, &plain}) {
+    const absl::StatusOr<std::unique_ptr<Cluster>> cluster =
+        Cluster::Start({.model = directory->path(), .flags = {"--compute=f32", "--kv-dtype=f32"}});
+    ASSERT_TRUE(cluster.ok()) << cluster.status().message();
+    answers.push_back(Complete((*cluster)->http(), request));
+    ASSERT_TRUE(answers.back().ok()) << answers.back().error;
+    EXPECT_TRUE((*cluster)->Stop().ok());
+  }
+  EXPECT_EQ(answers[0].ids, answers[1].ids);
+  EXPECT_EQ(answers[0].choice.at("logprobs"), answers[1].choice.at("logprobs"));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, Architectures,
     testing::Values(Model{"Qwen3Moe", {.family = ModelFamily::kQwen3Moe}},
                     Model{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4}},
+                    Model{"Olmo3", {.family = ModelFamily::kOlmo3, .num_layers = 4}},
+                    Model{"DeepseekV2", {.family = ModelFamily::kDeepseekV2, .num_layers = 3}},
                     Model{"DeepseekV3", {.family = ModelFamily::kDeepseekV3, .num_layers = 3}},
                     Model{"DeepseekV32", {.family = ModelFamily::kDeepseekV32, .num_layers = 3}},
                     Model{"Glm4Moe", {.family = ModelFamily::kGlm4Moe, .extra_fields = {{"use_qk_norm", true}}}},

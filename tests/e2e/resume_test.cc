@@ -2,11 +2,11 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <set>
 #include <thread>
 
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
+#include "tests/e2e/resuming_client.h"
 #include "tests/e2e/router_pair.h"
 
 namespace winnow::e2e {
@@ -15,86 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kTokens = 160;
-constexpr char kPath[] = "/v1/completions";
-
-// A client that does what docs/api.md says: keeps the token and the id of its last event, and when its stream ends
-// before [DONE] asks the next router for the rest.
-class ResumingClient {
- public:
-  ResumingClient(const RouterPair& routers, Json request, int router = 0)
-      : routers_(routers), request_(std::move(request)), router_(router) {
-    request_["stream"] = true;
-    request_["winnow"]["resumable"] = true;
-  }
-
-  // Reads until the answer is complete; or, with `cut_after`, until so many tokens have come, and closes the
-  // connection. `stay`: asks the same router.
-  void Read(size_t cut_after = SIZE_MAX, bool stay = false) {
-    for (int attempt = 0; attempt < 200 && !done_; ++attempt) {
-      HttpHeaders headers;
-      if (!token_.empty()) headers.emplace_back("Winnow-Resume", token_);
-      if (!last_id_.empty()) headers.emplace_back("Last-Event-ID", last_id_);
-      bool cut = false;
-      const HttpReply reply =
-          routers_.http(router_).With(headers).StreamEvents(kPath, request_, [&](const ServerSentEvent& event) {
-            Take(event);
-            cut = tokens() >= cut_after;
-            return !cut;
-          });
-      if (!reply.resume_token.empty()) token_ = reply.resume_token;
-      if (cut || done_) return;
-      if (reply.status >= 400 && reply.status != 503) {
-        error_ = reply.body;
-        return;
-      }
-      if (!stay) router_ = (router_ + 1) % RouterPair::kRouters;
-      std::this_thread::sleep_for(milliseconds(50));
-    }
-  }
-
-  size_t tokens() const {
-    size_t sum = 0;
-    for (const auto& [index, ids] : ids_) sum += ids.size();
-    return sum;
-  }
-  bool done() const { return done_; }
-  const TokenIds& ids(int choice = 0) { return ids_[choice]; }
-  const std::string& text(int choice = 0) { return text_[choice]; }
-  const std::string& error() const { return error_; }
-  const std::string& token() const { return token_; }
-  const std::string& last_id() const { return last_id_; }
-  int finishes() const { return finishes_; }
-
- private:
-  void Take(const ServerSentEvent& event) {
-    if (event.data == "[DONE]") {
-      done_ = true;
-      return;
-    }
-    const Json chunk = Json::parse(event.data);
-    if (chunk.contains("error")) return;
-    if (!event.id.empty()) {
-      last_id_ = std::string(event.id);
-      EXPECT_TRUE(seen_.insert(last_id_).second) << "event " << last_id_ << " came twice";
-    }
-    for (const Json& choice : chunk.at("choices")) {
-      const int index = choice.at("index");
-      text_[index] += choice.value("text", "");
-      for (const Json& id : choice.value("token_ids", Json::array())) ids_[index].push_back(id);
-      if (choice.contains("finish_reason") && choice["finish_reason"].is_string()) ++finishes_;
-    }
-  }
-
-  const RouterPair& routers_;
-  Json request_;
-  int router_;
-  std::string token_, last_id_, error_;
-  std::set<std::string> seen_;
-  std::map<int, TokenIds> ids_;
-  std::map<int, std::string> text_;
-  int finishes_ = 0;
-  bool done_ = false;
-};
+constexpr const char* kPath = ResumingClient::kPath;
 
 Json Request(size_t i, int tokens = kTokens) {
   Json request = GreedyRequest(DemoText(300 + 40 * i, 31 * i), tokens);

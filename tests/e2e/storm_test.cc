@@ -62,7 +62,7 @@ class Storm : public SharedCluster<SmallBatch> {
 TEST_F(Storm, LeavesNothingBehind) {
   // Connections that are made once and stay are part of the baseline.
   ASSERT_TRUE(Complete(cluster_->http(), GreedyRequest(DemoText(100), 4)).ok());
-  ASSERT_TRUE(WaitUntil(std::chrono::seconds(5), [] { return WhatIsLeft().empty(); })) << WhatIsLeft();
+  ASSERT_TRUE(WaitUntil(std::chrono::seconds(20), [] { return WhatIsLeft().empty(); })) << WhatIsLeft();
   const std::map<pid_t, int> baseline = Fds();
 
   std::atomic<int> finished{0}, cancelled{0};

@@ -36,7 +36,7 @@ double Used(const Metrics& metrics, const char* kind) {
 // What reading and memory must have been for the test to mean anything.
 void ExpectUse(const Cluster& cluster) {
   // Counts are published from time to time.
-  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5),
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(20),
                         [&] { return cluster.MetricsOf("cache-0").Value("winnow_tier_loaded_rows_total") > 0; }));
   const Metrics metrics = cluster.MetricsOf("cache-0");
   EXPECT_GT(Used(metrics, "index"), 0);

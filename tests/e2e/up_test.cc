@@ -75,7 +75,7 @@ TEST(Up, KilledTakesItsChildrenWithIt) {
   ASSERT_EQ(children.size(), 4u);
   (*cluster)->process().Signal(SIGKILL);
   EXPECT_EQ((*cluster)->process().Wait(kQuickly), 128 + SIGKILL);
-  EXPECT_TRUE(WaitUntil(milliseconds(5'000), [&] {
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] {
     return std::none_of(children.begin(), children.end(), [](pid_t child) { return IsAlive(child); });
   }));
 }

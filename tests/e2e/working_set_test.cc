@@ -65,7 +65,7 @@ TEST_F(WorkingSet, IsTheSameForAnyContext) {
 }
 
 TEST_F(WorkingSet, IsFreeAfterwards) {
-  EXPECT_TRUE(WaitUntil(std::chrono::seconds(5), [] {
+  EXPECT_TRUE(WaitUntil(std::chrono::seconds(20), [] {
     const Metrics inference = cluster_->MetricsOf("inference-0"), cache = cluster_->MetricsOf("cache-0");
     return inference.Value("winnow_working_set_rows") == 0 &&
            inference.Value("winnow_slot_pages", {{"state", "used"}}) == 0 &&

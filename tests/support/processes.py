@@ -1,6 +1,7 @@
 """Child processes of a test, which end with it."""
 
 import ctypes
+import os
 import signal
 import socket
 import subprocess
@@ -18,9 +19,10 @@ def die_with_parent():
 
 
 class Process:
-    def __init__(self, command):
+    def __init__(self, command, environment=None):
         self.log = tempfile.TemporaryFile("w+")
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent)
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, preexec_fn=die_with_parent,
+                                        env=os.environ | (environment or {}))
 
     def kill(self):
         self.process.kill()
@@ -38,8 +40,9 @@ class Processes:
     def __enter__(self):
         return self
 
-    def start(self, name, command):
-        self.started.append((name, Process([str(part) for part in command])))
+    def start(self, name, command, environment=None):
+        """`environment`: variables beside those of this process."""
+        self.started.append((name, Process([str(part) for part in command], environment)))
         return self.started[-1][1]
 
     def __exit__(self, failure, *_):

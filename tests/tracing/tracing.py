@@ -2,7 +2,7 @@
 """Requests leave one connected tree of spans each, whichever way they come and whatever is lost under them; a collector
 that is away costs nothing but the spans.
 
-usage: tracing.py WINNOW SOURCE_DIR
+usage: tracing.py WINNOW SOURCE_DIR GRPC_CALL
 """
 
 import json
@@ -19,7 +19,7 @@ from collector import Collector
 from processes import Processes, free_port
 from waiting import wait_until
 
-winnow, source = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2])
+winnow, source, grpc_call = os.path.abspath(sys.argv[1]), pathlib.Path(sys.argv[2]), os.path.abspath(sys.argv[3])
 model = source / "deploy/models/demo"
 TRACE, CLIENT_SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 DOCUMENT = " ".join(f"Item {i} is {i * i}." for i in range(120))
@@ -30,16 +30,16 @@ def step(text):
 
 
 class Cluster:
-    def __init__(self, processes, endpoint, router_options=()):
+    def __init__(self, processes, endpoint, router_options=(), environment=None):
         self.http, self.grpc, self.metrics = (free_port() for _ in range(3))
-        self.processes = processes
+        self.processes, self.environment = processes, environment
         tracing = [f"--otlp-endpoint={endpoint}"] if endpoint else []
         self.router = processes.start("router", [
             winnow, "router", "--rank=router-0", f"--model={model}", "--budget=128", f"--http=127.0.0.1:{self.http}",
-            f"--grpc=127.0.0.1:{self.grpc}", f"--metrics=127.0.0.1:{self.metrics}", *tracing, *router_options])
+            f"--grpc=127.0.0.1:{self.grpc}", f"--metrics=127.0.0.1:{self.metrics}", *tracing, *router_options], environment)
         self.cache = processes.start("cache-0", [
             winnow, "cache-rank", "--rank=cache-0", f"--router=127.0.0.1:{self.grpc}", "--threads=1", "--memory=256MiB",
-            "--fast-memory=24MiB", *tracing])
+            "--fast-memory=24MiB", *tracing], environment)
         self.tracing = tracing
         self.inference = {}
         self.start_inference("inference-0")
@@ -47,7 +47,8 @@ class Cluster:
     def start_inference(self, name):
         self.inference[name] = self.processes.start(name, [
             winnow, "inference-rank", f"--rank={name}", f"--router=127.0.0.1:{self.grpc}", "--threads=1",
-            f"--model={model}", "--budget=128", "--device=cpu", "--max-context=4096", *self.tracing])
+            f"--model={model}", "--budget=128", "--device=cpu", "--max-context=4096", *self.tracing],
+            self.environment)
 
     def ranks(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.http}/ranks", timeout=5) as answer:
@@ -173,6 +174,18 @@ with Processes() as processes:
     expect_tree(spans, root)
     expect_path(spans, root)
 
+    step("a gRPC request in its client's trace, by metadata of the call; unsampled, it makes no spans")
+    trace = "4bf92f3577b34da6a3ce929d0e0e473a"
+    for flags in ("00", "01"):
+        subprocess.run([grpc_call, f"127.0.0.1:{cluster.grpc}", f"00-{trace}-{CLIENT_SPAN}-{flags}", "vendor=2"], check=True,
+                       timeout=60)
+    spans = of_request(collector, trace, SPANS)
+    assert len(spans) == SPANS, spans
+    root = one(spans, name="text_completion demo")
+    assert root.parent == CLIENT_SPAN and root.kind == 2 and {span.state for span in spans} == {"vendor=2"}, spans
+    expect_tree(spans, root)
+    expect_path(spans, root)
+
     step("a malformed traceparent is no error, and begins no trace of that name; an unsampled one makes no spans")
     cluster.complete({"traceparent": "00-4BF92F3577B34DA6A3CE929D0E0E4737-00f067aa0ba902b7-01", "x-request-id": "bad"})
     cluster.complete({"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4738-00f067aa0ba902b7-00", "x-request-id": "not"})
@@ -229,6 +242,33 @@ with Processes() as processes:
     assert "takes no traces" in cluster.router.text()
     cluster.inference.pop(killed)
     cluster.stop()
+
+step("OpenTelemetry's variables are read; options come before them")
+with Processes() as processes:
+    collector = Collector()
+    variables = {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": f"{collector.url}/v1/traces", "OTEL_TRACES_SAMPLER": "always_off",
+                 "OTEL_SERVICE_NAME": "chat", "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=test,service.namespace=a%20b"}
+    cluster = Cluster(processes, "", environment=variables)
+    cluster.await_ranks(1)
+    cluster.complete()
+    cluster.complete({"traceparent": f"00-{TRACE}-{CLIENT_SPAN}-01"})
+    cluster.stop()
+    spans = collector.of_trace(TRACE)
+    assert len(spans) == SPANS and len(collector.spans) == SPANS, collector.spans
+    assert {span.service for span in spans} == {"chat"}, spans
+    for span in spans:
+        assert span.resource["deployment.environment"] == "test" and span.resource["service.namespace"] == "a b"
+    assert {(span.resource["winnow.role"], span.rank) for span in spans} == {
+        ("router", "router-0"), ("inference-rank", "inference-0"), ("cache-rank", "cache-0")}, spans
+
+    cluster = Cluster(processes, collector.url, ["--trace-sample=1"],
+                      variables | {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces",
+                                   "OTEL_SDK_DISABLED": "true"})
+    cluster.await_ranks(1)
+    cluster.complete()
+    cluster.stop()
+    assert len(collector.spans) == 2 * SPANS, collector.spans
+    collector.stop()
 
 step("spans that wait are sent when a process stops; without sampling there are none")
 with Processes() as processes:

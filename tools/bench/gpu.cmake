@@ -59,4 +59,4 @@ if(TARGET winnow_cuda)
 endif()
 # Where there is no GPU it says why and counts as skipped.
 add_test(NAME gpu_check COMMAND winnow-gpu-check --bench=false)
-set_tests_properties(gpu_check PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS gpu)
+set_tests_properties(gpu_check PROPERTIES SKIP_RETURN_CODE 77 TIMEOUT 600 LABELS "gpu;long")

@@ -43,8 +43,15 @@ struct KeyTable {
   }
 
   KeyScoreParams Params() {
-    return {tiles.data(), num_keys, head_dim,        Dtype::kBf16, queries.floats(),
-            num_queries,  0.125f,   scores.floats(), num_keys};
+    return {.tiles = tiles.data(),
+            .num_keys = num_keys,
+            .head_dim = head_dim,
+            .dtype = Dtype::kBf16,
+            .queries = queries.floats(),
+            .num_queries = num_queries,
+            .scale = 0.125f,
+            .scores = scores.floats(),
+            .scores_stride = num_keys};
   }
 
   int num_keys, head_dim, num_queries;

@@ -115,7 +115,7 @@ absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
   }
   for (size_t first = 0; first < shape.num_slots(); first += kFillRows) {
     const size_t rows = std::min(kFillRows, shape.num_slots() - first);
-    auto* const to = static_cast<std::byte*>(slots.slot_pool()) + first * shape.layout.row_bytes();
+    auto* const to = static_cast<std::byte*>(slots.slot_pool()) + first * shape.row_bytes();
     void* const bf16 = staging == nullptr ? to : staging->data();
     table_.elementwise->fill_normal(stream, bf16, rows * row_elements, setting_.seed + 2 + first, 1.0f);
     if (staging == nullptr) continue;

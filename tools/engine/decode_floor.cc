@@ -7,7 +7,8 @@ namespace winnow {
 namespace {
 
 size_t RowBytes(const KvLayout& layout) {
-  return layout.row_bytes() + (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float));
+  return layout.row.scales_offset_bytes(layout.head_dim, layout.dtype) +
+         (layout.dtype == Dtype::kBf16 ? 0 : 2 * sizeof(float));
 }
 
 }  // namespace

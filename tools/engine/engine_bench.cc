@@ -18,7 +18,7 @@ constexpr double kWeakest = 0.05, kStrongest = 60;   // of QueryBias
 constexpr size_t kMostDramBytes = size_t{64} << 30;  // of one cache rank: pinning takes seconds
 constexpr size_t kSlackBytes = size_t{2} << 30;      // activations, graphs, the driver
 
-std::string Gb(size_t bytes) {
+std::string InGb(size_t bytes) {
   return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
@@ -70,9 +70,9 @@ absl::Status EngineBench::LoadWeights() {
     const DeviceWeightOptions weights{.dtype = options_.weights, .shard = {static_cast<int>(r), setting_.num_ranks}};
     const size_t weight_bytes = DeviceWeightBytes(*table_, setting_.config, weights);
     if (weight_bytes + kSlackBytes > rank.device->info().free_bytes) {
-      return absl::ResourceExhaustedError(absl::StrCat("the weights take ", Gb(weight_bytes), ", activations up to ",
-                                                       Gb(kSlackBytes), ", and GPU ", rank.device->ordinal(), " has ",
-                                                       Gb(rank.device->info().free_bytes), " free"));
+      return absl::ResourceExhaustedError(absl::StrCat("the weights take ", InGb(weight_bytes), ", activations up to ",
+                                                       InGb(kSlackBytes), ", and GPU ", rank.device->ordinal(), " has ",
+                                                       InGb(rank.device->info().free_bytes), " free"));
     }
     WINNOW_ASSIGN_OR_RETURN(rank.weights,
                             DeviceWeights::Synthesize(*table_, *rank.device, setting_.config, options_.seed,
@@ -99,7 +99,7 @@ absl::Status EngineBench::MeasureReadRate() {
 
 std::string EngineBench::Description() const {
   return absl::StrFormat("%s, %s read at %.2f TB/s; %s, weights %s %s on %d, context %d", device().info().name,
-                         Gb(device().info().total_bytes), rates_.read / 1e6, options_.model, Gb(weights().bytes()),
+                         InGb(device().info().total_bytes), rates_.read / 1e6, options_.model, InGb(weights().bytes()),
                          DtypeName(options_.weights), setting_.num_ranks, plan_.context_tokens);
 }
 
@@ -121,7 +121,8 @@ absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
     const size_t total = gpu.info().free_bytes, free_bytes = total > taken ? total - taken : 0;
     if (wanted <= free_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("does not fit: ", bytes.parts, "; GPU ", gpu.ordinal(), " has ",
-                                                     Gb(free_bytes), " beside ", Gb(taken), " of weights and others"));
+                                                     InGb(free_bytes), " beside ", InGb(taken),
+                                                     " of weights and others"));
   };
   const cuda::Device* beside = ranks_[0].cache_device.get();
   if (of.placement != KvPlacement::kDisaggregated) return check(device(), weights().bytes() + kSlackBytes, bytes.here);

@@ -11,7 +11,7 @@ namespace winnow {
 namespace {
 
 // Fields of a line; those with commas are in quotes.
-std::vector<std::string> Fields(const std::string& line) {
+std::vector<std::string> FieldsOf(const std::string& line) {
   std::vector<std::string> fields(1);
   bool quoted = false;
   for (const char c : line) {
@@ -32,7 +32,7 @@ absl::StatusOr<QualityFile> QualityFile::Load(const std::string& path) {
   std::ifstream in(path);
   std::string line;
   if (!std::getline(in, line)) return absl::NotFoundError(absl::StrCat("cannot read ", path));
-  const std::vector<std::string> header = Fields(line);
+  const std::vector<std::string> header = FieldsOf(line);
   const auto column = [&](std::string_view name) -> size_t {
     return std::find(header.begin(), header.end(), name) - header.begin();
   };
@@ -46,7 +46,7 @@ absl::StatusOr<QualityFile> QualityFile::Load(const std::string& path) {
   QualityFile file;
   double dense = 0;
   while (std::getline(in, line)) {
-    const std::vector<std::string> fields = Fields(line);
+    const std::vector<std::string> fields = FieldsOf(line);
     if (fields.size() < header.size() || fields[task] != "all") continue;
     Entry entry;
     uint32_t rows = 0;

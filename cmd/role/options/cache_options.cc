@@ -18,6 +18,7 @@ void CacheOptions::Declare(Fields& fields) {
                "Memory for KV blocks, all sequences together; a request whose context does not fit beside others "
                "waits, one that can never fit is refused. 0 = 30 % of what is free.");
   DeclareFastMemory(fields, &fast_memory_bytes);
+  DeclareScrub(fields, &scrub_bytes_per_s);
   fields.Integer("threads", &threads, "Threads that score keys; 0 = one per core.", 0, 1024);
   fields.Duration("detached-ttl", &detached_ttl,
                   "How long the KV of a sequence outlives its inference rank, so that another can take it over.");
@@ -63,6 +64,12 @@ void DeclareFastMemory(Fields& fields, int64_t* memory_bytes) {
       "fast-memory", memory_bytes,
       "Memory of a fast tier before that for KV blocks: it holds the index of all keys, and copies of the blocks of "
       "rows that were read last, while all rows are kept in the other. Answers are the same. 0 = one tier.");
+}
+
+void DeclareScrub(Fields& fields, int64_t* bytes_per_s) {
+  fields.Bytes("scrub-bytes-per-s", bytes_per_s,
+               "Stored KV that is read again each second to find damaged memory before somebody needs it; rows that "
+               "are sent are checked in any case. 0 = none.");
 }
 
 void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {

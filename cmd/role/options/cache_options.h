@@ -18,6 +18,7 @@ struct CacheOptions {
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
+  int64_t scrub_bytes_per_s = int64_t{16} << 20;
   int threads = 0;
   std::chrono::microseconds detached_ttl{60'000'000};
   bool prefix_cache = true;
@@ -42,6 +43,7 @@ struct CacheProcessOptions {
 // Shared with `winnow up`.
 void DeclarePrefixCache(Fields& fields, bool* prefix_cache, int64_t* memory_bytes);
 void DeclareFastMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareScrub(Fields& fields, int64_t* bytes_per_s);
 void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes);
 
 }  // namespace winnow

@@ -44,6 +44,11 @@ void PrefillFlags::Declare(Fields& fields) {
       "sends the queries to the cache ranks, layer by layer, and gets states of attention back. auto = whichever is "
       "expected to be faster: remote where little follows a long prefix. Answers are the same. Always stream-back "
       "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
+  fields.Bool("keep-prefixes", &keep_prefixes,
+              "On a GPU that holds all rows of its sequences: rows of prompts stay there after their sequences for as "
+              "long as nobody needs the room, so that prompts that begin with them, samples and sequences that were "
+              "preempted find them without a transfer. Cache ranks say what a prompt may begin with, as without it "
+              "(--prefix-cache). Answers are the same.");
   fields.Integer(
       "prefill-chunk", &chunk,
       "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
@@ -64,7 +69,9 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   process.Declare(fields);
   join.Declare(fields);
   DeclareDataPlane(fields, &data_plane);
-  fields.Folder("model", &model, "Folder of the model (config.json, tokenizer.json, safetensors).");
+  fields.Folder("model", &model,
+                "Folder of the model: config.json, safetensors and a tokenizer (tokenizer.json, tokenizer.model, "
+                "*.tiktoken or vocab.txt).");
   fields.Enum(
       "role", &role,
       {{"prefill", InferenceRole::kPrefill}, {"decode", InferenceRole::kDecode}, {"both", InferenceRole::kBoth}},

@@ -27,6 +27,7 @@ enum class TransportKind { kAuto, kInproc, kUcx, kP2p, kNccl };
 struct PrefillFlags {
   PrefillMode mode = PrefillMode::kAuto;
   PrefixAttention prefix_attention = PrefixAttention::kAuto;
+  bool keep_prefixes = true;
   uint32_t chunk = 0;
   int64_t memory_bytes = 0;
 

@@ -8,7 +8,8 @@ namespace winnow {
 namespace {
 
 constexpr char kModelFolder[] =
-    "; the folder of a model, as Hugging Face has them, holds config.json, tokenizer.json and *.safetensors";
+    "; the folder of a model, as Hugging Face has them, holds config.json, *.safetensors and a tokenizer: "
+    "tokenizer.json, tokenizer.model, *.tiktoken or vocab.txt";
 
 }  // namespace
 
@@ -21,15 +22,25 @@ void DeclareCompute(Fields& fields, Dtype* compute) {
 }
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
-  fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}},
-              "Type of KV rows; f32 doubles them.");
+  fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"int8", Dtype::kI8}},
+              "Type of KV rows. f32 doubles them. int8, on CPUs, about halves them, wherever they lie and when they "
+              "travel: keys and values are rounded to 8 bits with a scale each, and scorers read the keys as they are, "
+              "so that no copy of them is kept. Models with latent attention have no such rows.");
+}
+
+absl::Status CheckKvDtypeOnGpu(Dtype kv_dtype) {
+  if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("--kv-dtype=", DtypeName(kv_dtype), " is served on CPUs alone: on GPUs KV rows are bf16"));
 }
 
 void DeclareMaxContext(Fields& fields, uint32_t* max_context) {
   fields.Integer(
       "max-context", max_context,
-      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with it.", 0u,
-      1u << 24);
+      "Longest prompt and answer together, in tokens, at least 2; 0 = the model's. Resident memory grows with it. "
+      "Models with longrope rotate by short_factor where it is at most original_max_position_embeddings, else by "
+      "long_factor.",
+      0u, 1u << 24);
 }
 
 absl::Status CheckMaxContext(uint32_t max_context) {

@@ -16,18 +16,23 @@ constexpr std::chrono::seconds kLongestLease{3600};
 
 }  // namespace
 
-void DiscoveryOptions::Declare(Fields& fields) {
+void DeclareRegistry(Fields& fields, std::optional<RegistryUrl>* registry, std::string help) {
   fields.Custom(
-      "registry", "etcd://HOST:PORT[,...][/PREFIX]",
-      "Registry in which routers are found by ranks: members of an etcd cluster (3.4 or later), and what all keys "
-      "begin with (winnow). etcds:// is TLS, with --tls-cert, --tls-key and --tls-ca. What runs goes on without it.",
-      [this](std::string_view text) -> absl::Status {
-        registry = std::nullopt;
+      "registry", "etcd://HOST:PORT[,...][/PREFIX]", std::move(help),
+      [registry](std::string_view text) -> absl::Status {
+        *registry = std::nullopt;
         if (text.empty()) return absl::OkStatus();
-        WINNOW_ASSIGN_OR_RETURN(registry, RegistryUrl::Parse(text));
+        WINNOW_ASSIGN_OR_RETURN(*registry, RegistryUrl::Parse(text));
         return absl::OkStatus();
       },
-      [this] { return registry ? registry->ToString() : std::string(); });
+      [registry] { return *registry ? (*registry)->ToString() : std::string(); });
+}
+
+void DiscoveryOptions::Declare(Fields& fields) {
+  DeclareRegistry(
+      fields, &registry,
+      "Registry in which routers are found by ranks: members of an etcd cluster (3.4 or later), and what all keys "
+      "begin with (winnow). etcds:// is TLS, with --tls-cert, --tls-key and --tls-ca. What runs goes on without it.");
   fields.Custom(
       "registry-lease", "DURATION",
       "How long a process that is silent stays in the registry; whole seconds from 2s to 1h.",
@@ -127,7 +132,8 @@ void TracingFlags::Declare(Fields& fields) {
   fields.Custom(
       "otlp-endpoint", "URL",
       "Where spans of traced requests go: http://HOST:PORT of an OpenTelemetry collector, which gets them by OTLP/HTTP "
-      "in JSON at /v1/traces. Empty = nowhere: nothing is traced.",
+      "in JSON at /v1/traces. Empty = nowhere: nothing is traced. Without it "
+      "OTEL_EXPORTER_OTLP_ENDPOINT and its like are read.",
       [this](std::string_view text) {
         otlp_endpoint = std::string(text);
         return text.empty() ? absl::OkStatus() : OtlpEndpoint::Parse(text).status();

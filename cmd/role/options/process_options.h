@@ -21,6 +21,8 @@ struct DiscoveryOptions {
   void Declare(Fields& fields);
 };
 
+void DeclareRegistry(Fields& fields, std::optional<RegistryUrl>* registry, std::string help);
+
 // How a process finds others, and where these reach it.
 struct JoinOptions {
   std::vector<HostPort> routers;  // as told; of ranks

@@ -37,9 +37,22 @@ void PlacementFlags::Declare(Fields& fields) {
         return absl::OkStatus();
       },
       [this] { return cache_shards == 0 ? std::string("auto") : std::to_string(cache_shards); });
+  fields.Integer(
+      "replicas", &replicas,
+      "Cache ranks that hold the KV of each sequence: with 2, a second one gets a copy behind the steps, with which "
+      "requests go on when the first is lost, and nothing is computed again. A copy takes as much memory. Not with "
+      "--cache-shards.",
+      1u, 2u);
   fields.Duration("slow-start", &slow_start,
                   "How long a cache rank that joins gets less than its share of new sequences, a tenth at first and "
                   "then more and more; 0s = its share at once.");
+}
+
+absl::Status PlacementFlags::Check() const {
+  if (replicas == 1 || cache_shards == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--replicas=2 and --cache-shards exclude each other: sequences that are spread over cache ranks have no "
+      "replicas");
 }
 
 void HttpTlsFlags::Declare(Fields& fields) {

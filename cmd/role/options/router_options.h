@@ -26,9 +26,12 @@ struct RequestReportFlags {
 // Where the KV of a sequence goes.
 struct PlacementFlags {
   uint32_t cache_shards = 1;  // 0: auto
+  uint32_t replicas = 1;
   std::chrono::microseconds slow_start{30'000'000};
 
   void Declare(Fields& fields);
+  // INVALID_ARGUMENT for what contradicts each other.
+  absl::Status Check() const;
 };
 
 // TLS of the HTTP API.

@@ -9,26 +9,27 @@
 namespace winnow {
 namespace {
 
-absl::Status Bad(std::string_view field, std::string_view problem) {
+absl::Status BadConstraint(std::string_view field, std::string_view problem) {
   return InvalidField(field, absl::StrCat("\"", AbslSv(field), "\" ", AbslSv(problem)));
 }
 
 // A schema, or the text of one, which clients send as well.
 absl::StatusOr<std::string> SchemaText(const Json& schema, std::string_view field) {
   if (schema.is_string()) return schema.get<std::string>();
-  if (!schema.is_object() && !schema.is_boolean()) return Bad(field, "must be a JSON schema.");
+  if (!schema.is_object() && !schema.is_boolean()) return BadConstraint(field, "must be a JSON schema.");
   return schema.dump();
 }
 
 absl::StatusOr<std::string> Text(const Json& value, std::string_view field) {
-  if (!value.is_string()) return Bad(field, "must be a string.");
+  if (!value.is_string()) return BadConstraint(field, "must be a string.");
   return value.get<std::string>();
 }
 
 absl::Status ReadChoices(const Json& choices, std::string_view field, v1::StructuredOutput* output) {
-  if (!choices.is_array() || choices.empty()) return Bad(field, "must be a list of strings that is not empty.");
+  if (!choices.is_array() || choices.empty())
+    return BadConstraint(field, "must be a list of strings that is not empty.");
   for (const Json& choice : choices) {
-    if (!choice.is_string()) return Bad(field, "must be a list of strings.");
+    if (!choice.is_string()) return BadConstraint(field, "must be a list of strings.");
     output->mutable_choices()->add_texts(choice.get<std::string>());
   }
   return absl::OkStatus();
@@ -48,7 +49,7 @@ absl::Status ReadKind(std::string_view kind, const Json& value, std::string_view
 }
 
 absl::StatusOr<std::optional<v1::StructuredOutput>> ReadResponseFormat(const Json& format) {
-  if (!format.is_object()) return Bad("response_format", "must be an object.");
+  if (!format.is_object()) return BadConstraint("response_format", "must be an object.");
   JsonReader reader(format, "response_format.");
   const std::string type = reader.String("type").value_or("");
   WINNOW_RETURN_IF_ERROR(reader.status());
@@ -64,7 +65,8 @@ absl::StatusOr<std::optional<v1::StructuredOutput>> ReadResponseFormat(const Jso
   }
   WINNOW_RETURN_IF_ERROR(CheckKeys(format, "response_format.", {"type", "json_schema"}));
   const Json* const wrapper = reader.Find("json_schema");
-  if (wrapper == nullptr || !wrapper->is_object()) return Bad("response_format.json_schema", "must be an object.");
+  if (wrapper == nullptr || !wrapper->is_object())
+    return BadConstraint("response_format.json_schema", "must be an object.");
   constexpr char kPath[] = "response_format.json_schema.";
   WINNOW_RETURN_IF_ERROR(CheckKeys(*wrapper, kPath, {"name", "description", "schema", "strict"}));
   JsonReader fields(*wrapper, kPath);
@@ -72,14 +74,14 @@ absl::StatusOr<std::optional<v1::StructuredOutput>> ReadResponseFormat(const Jso
   output.set_closed(fields.Bool("strict").value_or(false));
   WINNOW_RETURN_IF_ERROR(fields.status());
   const Json* const schema = fields.Find("schema");
-  if (schema == nullptr) return Bad("response_format.json_schema.schema", "is missing.");
+  if (schema == nullptr) return BadConstraint("response_format.json_schema.schema", "is missing.");
   WINNOW_ASSIGN_OR_RETURN(*output.mutable_json_schema(), SchemaText(*schema, "response_format.json_schema.schema"));
   return output;
 }
 
 absl::StatusOr<std::optional<v1::StructuredOutput>> ReadStructuredOutputs(const Json& fields) {
   constexpr std::string_view kPath = "structured_outputs.";
-  if (!fields.is_object()) return Bad("structured_outputs", "must be an object.");
+  if (!fields.is_object()) return BadConstraint("structured_outputs", "must be an object.");
   WINNOW_RETURN_IF_ERROR(
       CheckKeys(fields, kPath,
                 {"json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace",
@@ -107,7 +109,8 @@ absl::StatusOr<std::optional<v1::StructuredOutput>> ReadStructuredOutputs(const 
   output.set_closed(reader.Bool("disable_additional_properties").value_or(false));
   WINNOW_RETURN_IF_ERROR(reader.status());
   if (kinds != 1) {
-    return Bad("structured_outputs", "must have exactly one of json, regex, choice, grammar and json_object.");
+    return BadConstraint("structured_outputs",
+                         "must have exactly one of json, regex, choice, grammar and json_object.");
   }
   return output;
 }
@@ -120,8 +123,8 @@ absl::StatusOr<std::optional<ConstraintFields>> ReadConstraintFields(const Json&
   const auto take = [&](const std::string& field, std::optional<v1::StructuredOutput> output) -> absl::Status {
     if (!output.has_value()) return absl::OkStatus();
     if (found.has_value()) {
-      return Bad(field,
-                 absl::StrCat("and \"", found->field, "\" exclude each other: both say what an answer must be."));
+      return BadConstraint(
+          field, absl::StrCat("and \"", found->field, "\" exclude each other: both say what an answer must be."));
     }
     found = ConstraintFields{.field = field, .output = *std::move(output)};
     return absl::OkStatus();

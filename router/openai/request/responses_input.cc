@@ -8,29 +8,29 @@
 namespace winnow {
 namespace {
 
-absl::Status Bad(std::string_view path, std::string_view problem) {
+absl::Status BadInput(std::string_view path, std::string_view problem) {
   return InvalidField(path, absl::StrCat("\"", AbslSv(path), "\" ", AbslSv(problem)));
 }
 
 absl::StatusOr<std::string> TextField(const Json& object, const char* field, const std::string& path) {
   const auto value = object.find(field);
   if (value != object.end() && value->is_string()) return value->get<std::string>();
-  return Bad(absl::StrCat(path, ".", field), "must be a string.");
+  return BadInput(absl::StrCat(path, ".", field), "must be a string.");
 }
 
 // The text of a string or of a list of parts.
 absl::StatusOr<std::string> TextOf(const Json& content, const std::string& path) {
   if (content.is_string()) return content.get<std::string>();
-  if (!content.is_array()) return Bad(path, "must be a string or a list of text parts.");
+  if (!content.is_array()) return BadInput(path, "must be a string or a list of text parts.");
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string part_path = absl::StrCat(path, "[", i, "]");
     const Json& part = content[i];
-    if (!part.is_object()) return Bad(part_path, "must be an object.");
+    if (!part.is_object()) return BadInput(part_path, "must be an object.");
     WINNOW_ASSIGN_OR_RETURN(const std::string type, TextField(part, "type", part_path));
     const bool is_text = type == "input_text" || type == "output_text" || type == "text" || type == "reasoning_text" ||
                          type == "refusal";
-    if (!is_text) return Bad(part_path + ".type", "must be that of a text: this server reads text only.");
+    if (!is_text) return BadInput(part_path + ".type", "must be that of a text: this server reads text only.");
     WINNOW_ASSIGN_OR_RETURN(const std::string piece,
                             TextField(part, type == "refusal" ? "refusal" : "text", part_path));
     if (i > 0) text += '\n';
@@ -56,7 +56,7 @@ class Reader {
     if (!input->is_array()) {
       return InvalidField("input", "\"input\" must be a string or a list of items.", "invalid_type");
     }
-    if (input->empty()) return Bad("input", "must not be empty.");
+    if (input->empty()) return BadInput("input", "must not be empty.");
     for (size_t i = 0; i < input->size(); ++i) {
       WINNOW_RETURN_IF_ERROR(ReadItem((*input)[i], absl::StrCat("input[", i, "]")));
     }
@@ -65,7 +65,7 @@ class Reader {
 
  private:
   absl::Status ReadItem(const Json& item, const std::string& path) {
-    if (!item.is_object()) return Bad(path, "must be an object.");
+    if (!item.is_object()) return BadInput(path, "must be an object.");
     std::string type = "message";
     if (item.contains("type")) {
       WINNOW_ASSIGN_OR_RETURN(type, TextField(item, "type", path));
@@ -75,15 +75,17 @@ class Reader {
     if (type == "function_call_output") return ReadOutput(item, path);
     if (type == "reasoning") return ReadReasoning(item, path);
     if (type == "item_reference") {
-      return Bad(path, "refers to an item of an earlier response, and this server keeps none: send the item itself.");
+      return BadInput(path,
+                      "refers to an item of an earlier response, and this server keeps none: send the item itself.");
     }
-    return Bad(path + ".type",
-               "must be message, function_call, function_call_output or reasoning: this server knows no other items.");
+    return BadInput(
+        path + ".type",
+        "must be message, function_call, function_call_output or reasoning: this server knows no other items.");
   }
 
   absl::Status ReadMessage(const Json& item, const std::string& path) {
     WINNOW_ASSIGN_OR_RETURN(const std::string role, TextField(item, "role", path));
-    if (!item.contains("content")) return Bad(path + ".content", "is missing.");
+    if (!item.contains("content")) return BadInput(path + ".content", "is missing.");
     WINNOW_ASSIGN_OR_RETURN(std::string text, TextOf(item["content"], path + ".content"));
     if (role != "assistant") {
       Add({{"role", role}, {"content", std::move(text)}}, path);
@@ -106,7 +108,7 @@ class Reader {
 
   absl::Status ReadOutput(const Json& item, const std::string& path) {
     WINNOW_ASSIGN_OR_RETURN(const std::string id, TextField(item, "call_id", path));
-    if (!item.contains("output")) return Bad(path + ".output", "is missing.");
+    if (!item.contains("output")) return BadInput(path + ".output", "is missing.");
     WINNOW_ASSIGN_OR_RETURN(std::string text, TextOf(item["output"], path + ".output"));
     Add({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(text)}}, path);
     return absl::OkStatus();

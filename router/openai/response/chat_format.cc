@@ -7,8 +7,8 @@
 namespace winnow {
 namespace {
 
-constexpr char kObject[] = "chat.completion";
-constexpr char kChunkObject[] = "chat.completion.chunk";
+constexpr char kChatObject[] = "chat.completion";
+constexpr char kChatChunkObject[] = "chat.completion.chunk";
 
 class ChatFormat : public ResponseFormat {
  public:
@@ -17,7 +17,7 @@ class ChatFormat : public ResponseFormat {
   std::string Whole(const std::vector<ChoiceResult>& choices, const UsageTotals& usage) override {
     JsonWriter json;
     json.BeginObject();
-    WriteResponseHead(identity_, kObject, &json);
+    WriteResponseHead(identity_, kChatObject, &json);
     json.Key("choices").BeginArray();
     for (uint32_t i = 0; i < choices.size(); ++i) {
       const ChoiceResult& choice = choices[i];
@@ -75,16 +75,16 @@ class ChatFormat : public ResponseFormat {
   }
 
   StreamEvents PromptChunk(uint32_t prompt_index, const PromptProgress& progress) override {
-    return FormatPromptChunk(identity_, kChunkObject, prompt_index, progress);
+    return FormatPromptChunk(identity_, kChatChunkObject, prompt_index, progress);
   }
 
-  StreamEvents End(const UsageTotals& usage) override { return FormatStreamEnd(identity_, kChunkObject, usage); }
+  StreamEvents End(const UsageTotals& usage) override { return FormatStreamEnd(identity_, kChatChunkObject, usage); }
 
  private:
   // Up to and into "delta".
   void OpenChunk(uint32_t choice, JsonWriter* json) const {
     json->BeginObject();
-    WriteResponseHead(identity_, kChunkObject, json);
+    WriteResponseHead(identity_, kChatChunkObject, json);
     json->Key("choices").BeginArray().BeginObject();
     json->Key("index").Int(choice);
     json->Key("delta").BeginObject();

@@ -7,7 +7,7 @@
 namespace winnow {
 namespace {
 
-constexpr char kObject[] = "text_completion";
+constexpr char kCompletionObject[] = "text_completion";
 
 class CompletionFormat : public ResponseFormat {
  public:
@@ -17,7 +17,7 @@ class CompletionFormat : public ResponseFormat {
   std::string Whole(const std::vector<ChoiceResult>& choices, const UsageTotals& usage) override {
     JsonWriter json;
     json.BeginObject();
-    WriteResponseHead(identity_, kObject, &json);
+    WriteResponseHead(identity_, kCompletionObject, &json);
     json.Key("choices").BeginArray();
     for (uint32_t i = 0; i < choices.size(); ++i) {
       size_t text_offset = 0;
@@ -41,17 +41,17 @@ class CompletionFormat : public ResponseFormat {
   }
 
   StreamEvents PromptChunk(uint32_t prompt_index, const PromptProgress& progress) override {
-    return FormatPromptChunk(identity_, kObject, prompt_index, progress);
+    return FormatPromptChunk(identity_, kCompletionObject, prompt_index, progress);
   }
 
-  StreamEvents End(const UsageTotals& usage) override { return FormatStreamEnd(identity_, kObject, usage); }
+  StreamEvents End(const UsageTotals& usage) override { return FormatStreamEnd(identity_, kCompletionObject, usage); }
 
  private:
   StreamEvents Chunk(uint32_t choice, const ChoiceDelta& delta, const ChoiceEnd& end,
                      const std::optional<ChunkUsage>& usage, size_t* text_offset) const {
     JsonWriter json;
     json.BeginObject();
-    WriteResponseHead(identity_, kObject, &json);
+    WriteResponseHead(identity_, kCompletionObject, &json);
     json.Key("choices").BeginArray();
     WriteChoice(choice, delta, end, text_offset, &json);
     json.EndArray();

@@ -2,8 +2,10 @@
 
 #include <set>
 
+#include "absl/strings/str_replace.h"
 #include "cmd/manifest/manifest_fields.h"
 #include "cmd/manifest/schema.h"
+#include "common/config/host_address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -120,13 +122,55 @@ TEST(Manifest, ANodeStartsItsPartAndNumbersItsRanksBehindThoseBefore) {
   EXPECT_EQ(a->num_inference_ranks(), 0);
   EXPECT_EQ(a->CacheRankName(0), "cache-0");
   EXPECT_FALSE(c->part.has_router);
-  EXPECT_EQ(c->part.router.ToString(), "10.0.0.1:7001");
+  EXPECT_EQ(ToString(c->part.routers), "10.0.0.1:7001");
   EXPECT_EQ(c->InferenceRankName(0), "inference-2");
   EXPECT_EQ(c->CacheRankName(1), "cache-2");
-  const InferenceProcessOptions rank = c->InferenceRank(0, c->part.router);
+  const InferenceProcessOptions rank = c->InferenceRank(0, c->part.routers);
   EXPECT_EQ(rank.process.grpc.ToString(), "10.0.0.3:0");
   EXPECT_EQ(rank.process.metrics.ToString(), "10.0.0.3:9101");
-  EXPECT_EQ(parsed.manifest.OptionsOf("b")->InferenceRank(1, {"r", 1}).device.ordinal, 1);
+  EXPECT_EQ(parsed.manifest.OptionsOf("b")->InferenceRank(1, {}).device.ordinal, 1);
+}
+
+constexpr char kTwoRouters[] = R"(
+model: {path: m}
+router: {http: "0.0.0.0:8000"}
+security: {insecure: true}
+nodes:
+  a: {address: 10.0.0.1, router: true, cache_ranks: 1}
+  b: {address: 10.0.0.2, inference_ranks: 1}
+  c: {address: 10.0.0.3, router: true}
+)";
+
+TEST(Manifest, SeveralNodesMayHaveARouterAndEachKnowsThoseOfTheOthers) {
+  const ParsedManifest parsed = ParseManifest(kTwoRouters);
+  ASSERT_THAT(parsed.errors, IsEmpty()) << parsed.errors.front().ToString("");
+  const UpOptions a = *parsed.manifest.OptionsOf("a"), b = *parsed.manifest.OptionsOf("b"),
+                  c = *parsed.manifest.OptionsOf("c");
+  EXPECT_EQ(ToString(a.part.routers), "10.0.0.3:8001");
+  EXPECT_EQ(ToString(b.part.routers), "10.0.0.1:8001,10.0.0.3:8001");
+  EXPECT_EQ(a.Router().process.rank, "router-0");
+  EXPECT_EQ(c.Router().process.rank, "router-1");
+  EXPECT_EQ(c.Router().process.grpc.ToString(), "10.0.0.3:8001");
+}
+
+TEST(Manifest, RoutersOfSeveralNodesCannotListenOnTheAddressOfOne) {
+  const std::string text = absl::StrReplaceAll(kTwoRouters, {{"0.0.0.0:8000", "10.0.0.1:8000"}});
+  EXPECT_THAT(ErrorsOf(text), ElementsAre("m.yaml:3: router.http: several nodes have a router, and 10.0.0.1 is the "
+                                          "address of one machine: expected 0.0.0.0:8000"));
+}
+
+TEST(Manifest, RanksOfOtherNodesMustKnowWhereARouterIs) {
+  const std::string text =
+      absl::StrReplaceAll(kTwoRouters, {{"router: {http: \"0.0.0.0:8000\"}", "router: {grpc: \"127.0.0.1:0\"}"}});
+  EXPECT_THAT(ErrorsOf(text), ElementsAre("m.yaml:3: router.grpc: ranks of other nodes must know the port, or find "
+                                          "routers in a registry"));
+  EXPECT_THAT(ErrorsOf("registry: etcd://10.0.0.9:2379" + text), IsEmpty());
+}
+
+TEST(Manifest, WithNodesARouterCountIsTheirs) {
+  const std::string text =
+      absl::StrReplaceAll(kTwoRouters, {{"router: {http: \"0.0.0.0:8000\"}", "router: {count: 2}"}});
+  EXPECT_THAT(ErrorsOf(text), ElementsAre("m.yaml:3: router.count: with nodes, each node says its own"));
 }
 
 TEST(Manifest, WhatOthersReachNeedsTlsOrAWord) {
@@ -157,7 +201,7 @@ TEST(Manifest, NodesNeedARouterAndRanksOfEachKind) {
                        "nodes:\n"
                        "  a: {inference_ranks: 1}\n"),
               ElementsAre("m.yaml:2: inference.ranks: with nodes, each node says its own",
-                          "m.yaml:3: nodes: no node has the router (router: true)",
+                          "m.yaml:3: nodes: no node has a router (router: true)",
                           "m.yaml:3: nodes: no node has cache ranks", "m.yaml:4: nodes.a.address: it is required"));
 }
 

@@ -199,18 +199,11 @@ TEST_F(OfSmallModels, RanksThatFitOneByOneMayNotFitTogether) {
   EXPECT_TRUE(PlanClusterMemory(options, {.host_bytes = 5 * kGib})->fits());
 }
 
-TEST_F(OfSmallModels, AContainersLimitIsCheckedByTheSameArithmetic) {
+TEST_F(OfSmallModels, WhatNoMachineCouldStartIsRefused) {
   UpOptions options = Options(2);
-  options.slot_memory_bytes = static_cast<int64_t>(kGib);
-  EXPECT_TRUE(CheckRanksFit(options, 0).ok());
-  EXPECT_TRUE(CheckRanksFit(options, 2 * kGib).ok());
-  const absl::Status refused = CheckRanksFit(options, kGib);
-  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("inference-0: the model does not fit"));
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("of 1024.0 MiB of memory available"));
-  // No machine could start this.
+  EXPECT_TRUE(CheckRanksFit(options).ok());
   options.slot_memory_bytes = 1;
-  EXPECT_THAT(std::string(CheckRanksFit(options, 0).message()), HasSubstr("raise --slot-memory"));
+  EXPECT_THAT(std::string(CheckRanksFit(options).message()), HasSubstr("raise --slot-memory"));
 }
 
 // The index of the keys lies in the fast tier, which then is what ends it.

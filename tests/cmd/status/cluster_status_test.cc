@@ -78,5 +78,18 @@ TEST(ClusterStatus, SaysWhyItIsNotReady) {
   EXPECT_EQ(ToJson(status)["reason"], "no cache rank is registered");
 }
 
+TEST(ClusterStatus, SaysHowTheRouterStandsWithTheRegistry) {
+  ClusterScrape scrape = At(0, kRouterBefore, kInferenceBefore, nullptr);
+  EXPECT_THAT(ToText(StatusBetween(scrape, scrape)), testing::Not(HasSubstr("registry")));
+  scrape.registry = RegistryStatus{.connected = true, .away_s = 0, .routers = {"a:8001", "b:8001"}};
+  EXPECT_THAT(ToText(StatusBetween(scrape, scrape)), HasSubstr("registry      connected; routers: a:8001, b:8001\n"));
+  scrape.registry->connected = false;
+  scrape.registry->away_s = 12;
+  EXPECT_THAT(ToText(StatusBetween(scrape, scrape)),
+              HasSubstr("registry      away for 12.0 s; what was known holds; routers: a:8001, b:8001\n"));
+  EXPECT_EQ(ToJson(StatusBetween(scrape, scrape))["registry"].dump(),
+            R"({"connected":false,"away_s":12.0,"routers":["a:8001","b:8001"]})");
+}
+
 }  // namespace
 }  // namespace winnow

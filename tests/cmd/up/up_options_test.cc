@@ -10,6 +10,7 @@
 #include "common/selection/spec_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace winnow {
 namespace {
@@ -83,10 +84,39 @@ TEST_F(UpOptionsTest, SeesMemoryThatHoldsNoSequence) {
   EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("raise --fast-memory"));
 }
 
+TEST_F(UpOptionsTest, RowsOfInt8AreRefusedByNameWhereTheyCannotBeServed) {
+  WriteTinyCheckpoint({}, folder_);
+  options_.kv_dtype = Dtype::kI8;
+  EXPECT_TRUE(options_.Validate().ok()) << options_.Validate();
+  const auto refuses = [](const UpOptions& options, std::string_view where, std::string_view why) {
+    EXPECT_THAT(std::string(options.Validate().message()),
+                AllOf(HasSubstr(where), HasSubstr("int8"), HasSubstr("--kv-dtype"), HasSubstr(why)));
+  };
+  constexpr std::string_view kOnGpus = "is served on CPUs alone: on GPUs KV rows are bf16";
+  UpOptions bad = options_;
+  bad.device = {DeviceChoice::Kind::kCuda, 0};
+  refuses(bad, "--device: ", kOnGpus);
+  bad = options_;
+  bad.tensor_parallel = 2;
+  refuses(bad, "--tensor-parallel: ", kOnGpus);
+  bad = options_;
+  bad.cache_device = {DeviceChoice::Kind::kCuda, 0};
+  refuses(bad, "--cache-device: ", kOnGpus);
+  bad = options_;
+  bad.select_in_place = SelectInPlace::kOn;
+  refuses(bad, "--select-in-place: ", kOnGpus);
+  bad = options_;
+  bad.selection.specification = "winnow,key_copy=int4";
+  refuses(bad, "key_copy", "whose keys are scored as they are");
+  bad = options_;
+  WriteTinyCheckpoint({.family = ModelFamily::kDeepseekV3}, folder_);
+  refuses(bad, "latent attention", "bf16 or f32");
+}
+
 TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {
   options_.inference_ranks = 2;
   options_.cache_ranks = 2;
-  const HostPort router{"127.0.0.1", 8001};
+  const std::vector<HostPort> router = {{"127.0.0.1", 8001}};
   EXPECT_EQ(options_.Router().process.metrics.port, 9100);
   EXPECT_EQ(options_.InferenceRank(0, router).process.metrics.port, 9101);
   EXPECT_EQ(options_.InferenceRank(1, router).process.metrics.port, 9102);
@@ -97,12 +127,34 @@ TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {
   EXPECT_EQ(options_.CacheRank(1, router).process.metrics.port, 0);
 }
 
+TEST_F(UpOptionsTest, EachOfSeveralRoutersHasANameAndPortsOfItsOwn) {
+  options_.routers = 3;
+  EXPECT_EQ(options_.Router(2).process.rank, "router-2");
+  EXPECT_EQ(options_.Router(2).http.port, 8020);
+  EXPECT_EQ(options_.Router(2).process.grpc.port, 8021);
+  EXPECT_EQ(options_.Router(2).process.metrics.port, 9102);
+  EXPECT_EQ(options_.InferenceRank(0, {}).process.metrics.port, 9103);
+  EXPECT_EQ(options_.CacheRank(0, {}).process.metrics.port, 9104);
+  EXPECT_EQ(options_.num_processes(), 5);
+  EXPECT_TRUE(options_.CheckConsistency().ok()) << options_.CheckConsistency();
+  options_.grpc.port = 8010;
+  EXPECT_THAT(std::string(options_.CheckConsistency().message()),
+              HasSubstr("127.0.0.1:8010 is wanted twice: by --grpc of router-0 and by --http of router-1"));
+  options_.grpc.port = 65530;
+  EXPECT_THAT(std::string(options_.CheckConsistency().message()), HasSubstr("--grpc: the ports of 3 routers"));
+  options_.grpc.port = options_.http.port = 0;
+  EXPECT_EQ(options_.Router(2).http.port, 0) << "each takes a free one";
+  EXPECT_TRUE(options_.CheckConsistency().ok());
+  options_.part = {.host = "10.0.0.1", .all_cache_ranks = 1};
+  EXPECT_THAT(std::string(options_.CheckConsistency().message()), HasSubstr("each has one router"));
+}
+
 TEST_F(UpOptionsTest, PrefillAndDecodeCanHaveRanksOfTheirOwn) {
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--prefill-ranks=2", "--decode-ranks=1",
                                                                          "--decode-prefill-tokens=64"})
                   .ok());
   EXPECT_TRUE(options_.Validate().ok());
-  const HostPort router{"127.0.0.1", 8001};
+  const std::vector<HostPort> router = {{"127.0.0.1", 8001}};
   EXPECT_EQ(options_.InferenceRank(0, router).process.rank, "prefill-0");
   EXPECT_EQ(options_.InferenceRank(1, router).role, InferenceRole::kPrefill);
   EXPECT_EQ(options_.InferenceRank(2, router).process.rank, "decode-0");
@@ -140,6 +192,24 @@ TEST_F(UpOptionsTest, SequencesMayBeSpreadOverCacheRanks) {
   }
 }
 
+TEST_F(UpOptionsTest, SequencesMayHaveReplicas) {
+  const auto load = [&](std::vector<std::string> flags) { return LoadOptions(Fields::Of(options_), flags); };
+  EXPECT_EQ(options_.Router().placement.replicas, 1u);
+  ASSERT_TRUE(load({"--replicas=2"}).ok());
+  EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("--replicas=2 needs as many cache ranks"));
+  ASSERT_TRUE(load({"--cache-ranks=2"}).ok());
+  EXPECT_TRUE(options_.Validate().ok());
+  EXPECT_EQ(options_.Router().placement.replicas, 2u);
+  for (const char* shards : {"--cache-shards=2", "--cache-shards=auto"}) {
+    ASSERT_TRUE(load({shards}).ok());
+    EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("--replicas=2 and --cache-shards exclude"));
+  }
+  ASSERT_TRUE(load({"--cache-shards=1"}).ok());
+  options_.transport = TransportKind::kInproc;
+  EXPECT_THAT(std::string(options_.Validate().message()), HasSubstr("--replicas=2 needs cache ranks"));
+  for (const char* wrong : {"--replicas=0", "--replicas=3"}) EXPECT_FALSE(load({wrong}).ok()) << wrong;
+}
+
 TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), std::vector<std::string>{"--selection=exact-token",
                                                                          "--budget=512",
@@ -163,9 +233,9 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
                                                                          "--threads=2",
                                                                          "--cache-memory=1GiB"})
                   .ok());
-  const HostPort router{"127.0.0.1", 7777};
+  const std::vector<HostPort> router = {{"127.0.0.1", 7777}};
   const InferenceProcessOptions inference = options_.InferenceRank(0, router);
-  EXPECT_EQ(inference.join.routers, std::vector<HostPort>{router});
+  EXPECT_EQ(inference.join.routers, router);
   EXPECT_EQ(inference.transport, TransportKind::kInproc);
   EXPECT_EQ(inference.compute, Dtype::kF32);
   EXPECT_EQ(inference.kv_dtype, Dtype::kF32);
@@ -196,7 +266,7 @@ TEST_F(UpOptionsTest, TheFlagsOfUpReachTheProcesses) {
 TEST_F(UpOptionsTest, ARegistryReachesRouterAndRanksWhichKeepTheirRouter) {
   const std::vector<std::string> flags = {"--registry=etcds://a:1,b:2/site", "--registry-lease=4s"};
   ASSERT_TRUE(LoadOptions(Fields::Of(options_), flags).ok());
-  const HostPort router{"127.0.0.1", 7777};
+  const std::vector<HostPort> router = {{"127.0.0.1", 7777}};
   InferenceProcessOptions given = options_.InferenceRank(0, router), rank;
   ASSERT_TRUE(LoadYaml(Fields::Of(rank), DumpYaml(Fields::Of(given)), "rank").ok());
   for (const DiscoveryOptions& discovery :
@@ -205,7 +275,7 @@ TEST_F(UpOptionsTest, ARegistryReachesRouterAndRanksWhichKeepTheirRouter) {
     EXPECT_EQ(discovery.registry->ToString(), "etcds://a:1,b:2/site");
     EXPECT_EQ(discovery.lease, std::chrono::seconds(4));
   }
-  EXPECT_EQ(rank.join.Routers(), std::vector<HostPort>{router});
+  EXPECT_EQ(rank.join.Routers(), router);
 }
 
 TEST_F(UpOptionsTest, ARankThatIsToldNoRouterLooksInTheRegistryOrOnThisMachine) {
@@ -231,7 +301,7 @@ TEST_F(UpOptionsTest, ASpecificationReachesRouterAndRanks) {
                   .ok());
   InferenceProcessOptions rank;
   RouterProcessOptions router;
-  InferenceProcessOptions given_rank = options_.InferenceRank(0, {"h", 1});
+  InferenceProcessOptions given_rank = options_.InferenceRank(0, {{"h", 1}});
   ASSERT_TRUE(LoadYaml(Fields::Of(rank), DumpYaml(Fields::Of(given_rank)), "rank").ok());
   RouterProcessOptions given = options_.Router();
   ASSERT_TRUE(LoadYaml(Fields::Of(router), DumpYaml(Fields::Of(given)), "router").ok());
@@ -258,7 +328,7 @@ TEST_F(UpOptionsTest, ASelectionThatUsesAHeadProfileNeedsOne) {
 }
 
 TEST_F(UpOptionsTest, EachInferenceRankTakesTheNextGpu) {
-  const HostPort router{"127.0.0.1", 8001};
+  const std::vector<HostPort> router = {{"127.0.0.1", 8001}};
   options_.inference_ranks = 3;
   EXPECT_EQ(ToString(options_.InferenceRank(0, router).device), "auto");
   EXPECT_EQ(ToString(options_.InferenceRank(2, router).device), "auto:2");
@@ -281,7 +351,7 @@ TEST_F(UpOptionsTest, AConfigurationFileTakesASpecificationAndNamesItsLine) {
 }
 
 TEST_F(UpOptionsTest, AChildReadsBackTheConfigurationThatItIsGiven) {
-  InferenceProcessOptions given = options_.InferenceRank(0, {"127.0.0.1", 8001});
+  InferenceProcessOptions given = options_.InferenceRank(0, {{"127.0.0.1", 8001}});
   const std::string yaml = DumpYaml(Fields::Of(given));
   InferenceProcessOptions read;
   ASSERT_TRUE(LoadYaml(Fields::Of(read), yaml, "config").ok());

@@ -12,6 +12,7 @@
 #include "winnow/v1/membership.grpc.pb.h"
 #include "winnow/v1/model.grpc.pb.h"
 #include "winnow/v1/rank.grpc.pb.h"
+#include "winnow/v1/replication.grpc.pb.h"
 #include "winnow/v1/tokenizer.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
 
@@ -45,6 +46,8 @@ const std::map<std::string, std::string> kTable = {
     {"winnow.v1.MembershipService.Leave", "IC"},
     {"winnow.v1.ModelService.ListModels", "RICA-"},
     {"winnow.v1.RankService.Dispatch", "R"},
+    {"winnow.v1.ReplicationService.KeepReplica", "R"},
+    {"winnow.v1.ReplicationService.Feed", "C"},
     {"winnow.v1.TokenizerService.Tokenize", "RICA-"},
     {"winnow.v1.TokenizerService.Detokenize", "RICA-"},
     {"winnow.v1.TransportService.Exchange", "I"},
@@ -61,7 +64,7 @@ std::vector<std::string> AllMethods() {
         v1::ListRanksRequest::descriptor()->file(), v1::GenerateRequest::descriptor()->file(),
         v1::RegisterRequest::descriptor()->file(), v1::ListModelsRequest::descriptor()->file(),
         v1::DispatchRequest::descriptor()->file(), v1::TokenizeRequest::descriptor()->file(),
-        v1::ExchangeRequest::descriptor()->file()}) {
+        v1::ExchangeRequest::descriptor()->file(), v1::FeedRequest::descriptor()->file()}) {
     for (int s = 0; s < file->service_count(); ++s) {
       for (int m = 0; m < file->service(s)->method_count(); ++m) {
         methods.push_back(file->service(s)->method(m)->full_name());

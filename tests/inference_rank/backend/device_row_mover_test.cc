@@ -124,6 +124,37 @@ TEST_F(DeviceRowMoverTest, PiecesGoToOtherMemoryOfTheDeviceInOrder) {
   }
 }
 
+TEST_F(DeviceRowMoverTest, BlocksOfSlotsGoToOtherMemoryOfTheDeviceInOrder) {
+  std::mt19937 random(6);
+  constexpr size_t kBlockRows = 4, kBlocks = kSlots / kBlockRows, kBlockBytes = kBlockRows * kRowBytes;
+  for (const size_t staging_bytes : {size_t{1} << 20, size_t{1}}) {  // the latter runs full many times
+    const auto mover = Mover(staging_bytes);
+    std::memset(slots_->data(), 0, slots_->bytes());
+    const auto arena = device_->Allocate(100 * kBlockBytes).value();
+    std::vector<int> expected(kSlots, 0);
+    for (int move = 0; move < 500; ++move) {
+      const size_t written = random() % kSlots;
+      expected[written] = static_cast<int>(random() % 256);
+      mover->Write(slot(written), Row(expected[written]).data());  // before the blocks
+      std::vector<BlockCopy> copies;
+      std::vector<size_t> blocks;
+      for (size_t i = random() % 100; i > 0; --i) {
+        blocks.push_back(random() % kBlocks);
+        copies.push_back({.to = static_cast<std::byte*>(arena->data()) + copies.size() * kBlockBytes,
+                          .from = slot(blocks.back() * kBlockRows)});
+      }
+      mover->CopyBeside(copies, kBlockBytes);
+      for (size_t i = 0; i < copies.size(); ++i) {
+        for (size_t row = 0; row < kBlockRows; ++row) {
+          ASSERT_EQ(static_cast<int>(static_cast<const std::byte*>(copies[i].to)[row * kRowBytes]),
+                    expected[blocks[i] * kBlockRows + row])
+              << "move " << move;
+        }
+      }
+    }
+  }
+}
+
 // The place of a prompt that goes layer by layer: a layer's rows are kept before those of the next take their place.
 TEST_F(DeviceRowMoverTest, RowsOfOtherMemoryAreReadBeforeTheyAreWrittenAgain) {
   const auto mover = Mover(1 << 20);

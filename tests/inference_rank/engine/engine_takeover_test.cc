@@ -6,6 +6,7 @@
 #include <map>
 #include <thread>
 
+#include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/service/fingerprint.h"
@@ -255,6 +256,31 @@ TEST_P(EngineTakeover, AnOutputEndsWhereItsGrammarDoes) {
   EXPECT_TRUE(again.ids.empty());
 }
 
+// Its last token has come, and the word that it is the last has not.
+TEST_P(EngineTakeover, AnAnswerOfWhichAllTokensAreKnownEndsAtOnce) {
+  const TokenIds expected = Undisturbed(0);
+  uint64_t id = 10;
+  for (const bool attach : {true, false}) {
+    for (const size_t known : {size_t{kTokens}, size_t{7}}) {
+      SCOPED_TRACE(testing::Message() << known << " tokens known, attached " << attach);
+      ++id;
+      std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+      first->listener->slow_from = known - 1;
+      Submit(*first, id, id, Sample(0));
+      first->listener->AwaitTokens(id, known - 1);
+      first->engine->Stop();
+      v1::DispatchRequest::Submit again = Again(0, expected, known);
+      again.set_attach(attach);
+      // A token that ends the answer, where it is no longer than that.
+      if (known < kTokens) again.mutable_stopping()->add_stop_token_ids(expected[known - 1]);
+      Submit(*second, id, attach ? id : id + 1000, again);
+      const Listener::Heard heard = second->listener->AwaitEnd(id);
+      EXPECT_TRUE(heard.finished) << (heard.failed ? heard.failed->message() : "");
+      EXPECT_TRUE(heard.ids.empty());
+    }
+  }
+}
+
 TEST_P(EngineTakeover, GivesTheTokensOfAnUndisturbedRunFromTheMiddleOfAPrompt) {
   const TokenIds expected = Undisturbed(0);
   for (const uint64_t pieces : {1u, 4u, 8u, 12u}) {
@@ -383,7 +409,7 @@ TEST_P(EngineTakeover, ASequenceWhoseLinkEndsWhileItIsAttachedFails) {
   int port = 0;
   builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
   builder.RegisterService(&gone);
-  builder.RegisterService(cache_.rank->services().back());  // Exchange
+  builder.RegisterService(cache_.rank->services()[1]);  // Exchange
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   v1::DispatchRequest::Submit submit = Again(0, expected, 2);
   submit.mutable_cache_ranks(0)->set_address(absl::StrCat("127.0.0.1:", port));
@@ -392,6 +418,59 @@ TEST_P(EngineTakeover, ASequenceWhoseLinkEndsWhileItIsAttachedFails) {
   ASSERT_TRUE(heard.failed.has_value());
   EXPECT_TRUE(heard.failed->retryable());
   EXPECT_FALSE(heard.failed->sequence_lost());
+  server->Shutdown();
+}
+
+// A cache rank on which another rank attaches the sequence before the answer to AttachSequence is heard, and before all
+// rows have left.
+class OvertakenAtAttach final : public v1::CacheService::Service {
+ public:
+  explicit OvertakenAtAttach(CacheRank* rank) : rank_(rank) {}
+  grpc::Status AttachSequence(grpc::ServerContext*, const v1::AttachSequenceRequest* request,
+                              v1::AttachSequenceResponse* response) override {
+    const auto attached = rank_->Call(
+        std::chrono::system_clock::now() + seconds(10),
+        [link = static_cast<uint32_t>(request->channel_id()), id = request->sequence_id(),
+         restart = request->max_restart_position()](DataPlane& data_plane) -> absl::StatusOr<DataPlane::Attached> {
+          const absl::StatusOr<DataPlane::Attached> attached = data_plane.AttachSequence(link, id, restart);
+          const absl::StatusOr<DataPlane::Attached> other = data_plane.AttachSequence(link - 1, id, restart);
+          return other.ok() ? attached : other.status();
+        });
+    if (!attached.ok()) return ToGrpc(attached.status());
+    std::this_thread::sleep_for(milliseconds(300));  // the other side hears that it is fenced
+    response->set_attach_epoch(attached->attach_epoch);
+    response->set_restart_position(attached->restart_position);
+    return grpc::Status::OK;
+  }
+
+ private:
+  CacheRank* const rank_;
+};
+
+// It would wait for rows that are another rank's until its deadline.
+TEST_P(EngineTakeover, ASequenceThatIsAttachedElsewhereBeforeItHearsOfItsOwnAttachmentFails) {
+  const TokenIds expected = Undisturbed(0);
+  std::unique_ptr<Rank> first = NewRank(), second = NewRank();
+  first->listener->slow_from = 2;
+  Submit(*first, 5, 5, Sample(0));
+  first->listener->AwaitTokens(5, 2);
+  OvertakenAtAttach overtaken(cache_.rank.get());
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&overtaken);
+  builder.RegisterService(cache_.rank->services()[1]);  // Exchange
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  v1::DispatchRequest::Submit submit = Again(0, expected, 2);
+  submit.mutable_cache_ranks(0)->set_address(absl::StrCat("127.0.0.1:", port));
+  Submit(*second, 5, 5, submit);
+  const Listener::Heard heard = second->listener->AwaitEnd(5);
+  ASSERT_TRUE(heard.failed.has_value());
+  EXPECT_THAT(heard.failed->message(), testing::HasSubstr("another rank has attached"));
+  EXPECT_TRUE(heard.failed->retryable());
+  EXPECT_FALSE(heard.failed->sequence_lost());
+  first->engine->Stop();
+  second->engine->Stop();
   server->Shutdown();
 }
 

@@ -7,6 +7,7 @@
 
 #include <thread>
 
+#include "common/selection/shard_spec.h"
 #include "tests/inference_rank/served_cache_rank.h"
 
 namespace winnow {
@@ -241,6 +242,38 @@ TEST_F(ShardCallsTest, WhatMayHaveBeenOpenedIsReleasedLater) {
   EXPECT_TRUE(calls_.Release(later, 7, /*detach=*/false).empty());
   EXPECT_FALSE(Open(7).ok()) << "the call comes when nobody waits for it any more";
   EXPECT_EQ(SequencesOn(first_), before);
+}
+
+// Nor is it known whether a sequence was attached, and at which epoch.
+TEST_F(ShardCallsTest, WhatMayHaveBeenAttachedIsDetachedLater) {
+  const auto opened = Open(7);
+  calls_.Release(opened->shards, 7, /*detach=*/true);
+  std::vector<ShardLink> later;
+  const ShardCalls impatient{links_, kLayout, milliseconds(-1000),
+                             [&](std::vector<ShardLink> shards, uint64_t sequence_id, bool) {
+                               EXPECT_EQ(sequence_id, 7u);
+                               later = std::move(shards);
+                             }};
+  const auto attached = impatient.Attach(places_, 7, 10, /*wants_all_rows=*/false);
+  EXPECT_EQ(attached.status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_EQ(later.size(), 2u);
+  // On one cache rank the call was carried out, on the other it comes when it has been undone.
+  v1::AttachSequenceRequest late;
+  late.set_channel_id(later[0].link->channel_id());
+  late.set_sequence_id(7);
+  late.set_call(later[0].doubtful_call);
+  *late.mutable_shard() = ToProto(later[0].shard);
+  ASSERT_TRUE(later[0].link->Attach(late, milliseconds(5000)).ok());
+  EXPECT_EQ(first_.Snapshot().active_sequences, 1u);
+  EXPECT_TRUE(calls_.Release(later, 7, /*detach=*/true).empty());
+  EXPECT_EQ(first_.Snapshot().active_sequences, 0u);
+  EXPECT_EQ(first_.Snapshot().detached_sequences, 1u);
+  late.set_channel_id(later[1].link->channel_id());
+  late.set_call(later[1].doubtful_call);
+  *late.mutable_shard() = ToProto(later[1].shard);
+  EXPECT_EQ(later[1].link->Attach(late, milliseconds(5000)).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(second_.Snapshot().active_sequences, 0u);
+  EXPECT_TRUE(calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false).ok()) << "later calls are as good as ever";
 }
 
 class OneCacheRankIsSmall : public ShardCallsTest {

@@ -103,6 +103,58 @@ TEST_F(WorkingSetTest, DenseListsHoldEveryPositionAtItsPlaceInTheirPages) {
   }
 }
 
+TEST_F(WorkingSetTest, SetsThatBeginAlikeShareTheirFirstPages) {
+  const SelectionSpec spec{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+  constexpr uint32_t kMost = 300, kPagesPerList = 5, kLists = kLayers * kHeads;
+  SlotPool slots = Pool(100);
+  ResidentPrefixes prefixes(slots, kLists);
+  const std::vector<uint32_t> tokens(200, 9);
+  const ResidentPrefixes::Key key{.salt = "", .tokens = tokens, .shared_tokens = 200};
+  const auto new_set = [&] { return WorkingSet::Create(slots, layout_, spec, kMost, 200, {}, prefixes.Find(key)); };
+  const auto keep = [&](WorkingSet& set) {
+    set.Share(prefixes.Insert(key, [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));
+  };
+  {
+    auto first = new_set(), twin = new_set();
+    ASSERT_TRUE(first.ok() && twin.ok());
+    Load(*first, 0, 200, 200);
+    Load(*twin, 0, 200, 200);
+    EXPECT_EQ(slots.free_pages(), 100 - 2 * kLists * kPagesPerList);
+    keep(*first);
+    EXPECT_EQ(first->shared_positions(), 192u);
+    EXPECT_EQ(slots.free_pages(), 100 - 2 * kLists * kPagesPerList) << "they are the set's no longer, and as many";
+    keep(*twin);
+    EXPECT_EQ(slots.free_pages(), 100 - kLists * (kPagesPerList + 2)) << "both had computed them";
+    EXPECT_EQ(twin->PlaceOfRow(1, 2, 191), first->PlaceOfRow(1, 2, 191));
+    EXPECT_NE(twin->PlaceOfRow(1, 2, 192), first->PlaceOfRow(1, 2, 192));
+    first->SetIndexed();
+    EXPECT_EQ(twin->indexed_positions(), 192u);
+  }
+  EXPECT_EQ(prefixes.idle_pages(), 3 * kLists);
+  EXPECT_EQ(slots.free_pages() + prefixes.idle_pages(), 100u);
+  auto next = new_set();
+  ASSERT_TRUE(next.ok());
+  EXPECT_EQ(next->indexed_positions(), 192u);
+  // Shared rows are there, and are not written again.
+  const std::vector<float> others(250 * 2 * layout_.head_dim, -1);
+  next->LoadRows(0, 1, 0, 200, reinterpret_cast<const std::byte*>(others.data()), 200);
+  EXPECT_EQ(std::memcmp(next->PlaceOfRow(0, 1, 191), Row(0, 1, 191).data(), layout_.row_bytes()), 0);
+  EXPECT_EQ(std::memcmp(next->PlaceOfRow(0, 1, 192), others.data(), layout_.row_bytes()), 0);
+  // A prompt in prefill takes them from there.
+  for (const uint32_t count : {192u, 160u, 64u, 32u}) {
+    auto arena = PrefillArena::Create(layout_, 200);
+    ASSERT_TRUE(arena.ok());
+    for (int layer = 0; layer < kLayers; ++layer) next->CopyShared(layer, count, *arena);
+    for (int list = 0; list < static_cast<int>(kLists); ++list) {
+      const int layer = list / kHeads, head = list % kHeads;
+      for (uint32_t p = 0; p < 200; ++p) {
+        const std::vector<float> expected = p < count ? Row(layer, head, p) : std::vector<float>(2 * layout_.head_dim);
+        ASSERT_EQ(std::memcmp(arena->row(layer, head, p), expected.data(), layout_.row_bytes()), 0) << p;
+      }
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
   SlotPool slots = Pool(100);

@@ -36,6 +36,23 @@ TEST(SchedulerTest, AdmitsInOrderUpToMaxRunning) {
   EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 3u);
 }
 
+// Its rank was lost while its prompt was waiting or being computed there.
+TEST(SchedulerTest, WhatBeganOnAnotherRankGoesBeforeWhatIsNewHere) {
+  Scheduler scheduler({.max_running = 3}, kLayout);
+  for (uint64_t id = 1; id <= 3; ++id) scheduler.Enqueue(NewSequence(id, 10, 20), kStart);
+  Sequence* const running = scheduler.Admit(kPlenty, kStart);
+  running->state = Sequence::State::kPrefilling;
+  auto lost = NewSequence(4, 10, 20);
+  lost->attach = true;
+  scheduler.Enqueue(std::move(lost), kStart);
+  Sequence* const admitted = scheduler.Admit(kPlenty, kStart);
+  ASSERT_NE(admitted, nullptr);
+  EXPECT_EQ(admitted->request_id, 4u);
+  admitted->state = Sequence::State::kPrefilling;
+  EXPECT_EQ(scheduler.NextPrefill(kStart), admitted);
+  EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 2u) << "in their order";
+}
+
 TEST(SchedulerTest, NothingOvertakesAHeadThatDoesNotFit) {
   Scheduler scheduler({.max_running = 8}, kLayout);
   scheduler.Enqueue(NewSequence(1, 5000, 6000), kStart);
@@ -45,6 +62,23 @@ TEST(SchedulerTest, NothingOvertakesAHeadThatDoesNotFit) {
   const size_t arena = PrefillSizing::AllKvBytes(kLayout, 5000);
   EXPECT_EQ(scheduler.Admit({.slot_pages = needed, .prefill_bytes = arena - 1}, kStart), nullptr);
   EXPECT_EQ(scheduler.Admit({.slot_pages = needed, .prefill_bytes = arena}, kStart)->request_id, 1u);
+}
+
+TEST(SchedulerTest, SlotsThatOthersHaveForAHeadNeedNotBeFree) {
+  Scheduler scheduler({.max_running = 8}, kLayout);
+  uint32_t shared = 3;
+  scheduler.ShareSlots([&](const Sequence& sequence) { return sequence.request_id == 2 ? shared : 0; });
+  const uint32_t needed = WorkingSet::PagesNeeded(kLayout, NewSequence(1, 10, 20)->spec, 20);
+  ASSERT_GT(needed, shared);
+  const Scheduler::Free free{.slot_pages = needed - 3, .prefill_bytes = kPlenty.prefill_bytes};
+  scheduler.Enqueue(NewSequence(1, 10, 20), kStart);
+  EXPECT_EQ(scheduler.Admit(free, kStart), nullptr);
+  scheduler.Remove(scheduler.Admit(kPlenty, kStart));
+  scheduler.Enqueue(NewSequence(2, 10, 20), kStart);
+  shared = 2;
+  EXPECT_EQ(scheduler.Admit(free, kStart), nullptr);
+  shared = 3;
+  EXPECT_NE(scheduler.Admit(free, kStart), nullptr);
 }
 
 TEST(SchedulerTest, WhatIsHandedOverTakesNoPlace) {

@@ -194,6 +194,23 @@ TEST_F(DispatcherTest, TriesOtherCacheRanksThanThoseThatCouldNeverHoldIt) {
   ExpectNothingLeft();
 }
 
+TEST_F(DispatcherTest, ARequestWhoseStoredRowsAreDamagedIsComputedAnewUntilItHappensTooOften) {
+  constexpr uint32_t kDataLoss = 15;
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_damages = 3, .first_backoff = milliseconds(1)});
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  for (size_t attempt = 1; attempt <= 3; ++attempt) {
+    const ScriptedRank::Submit submit = rank.AwaitSubmit(attempt);
+    EXPECT_FALSE(submit.attach()) << "nothing that is stored is used again";
+    if (attempt == 1) rank.SendTokens(submit.request_id(), 0, {10});
+    rank.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/true, kDataLoss);
+  }
+  EXPECT_EQ(recorder.AwaitEnd().code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(rank.submit_count(), 3u);
+  ExpectNothingLeft();
+}
+
 TEST_F(DispatcherTest, AGapInTheTokensIsDataLoss) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")});

@@ -4,7 +4,10 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 
+#include "router/dispatch/failing_ranks.h"
 #include "tests/router/dispatch/dispatcher_fixture.h"
 
 namespace winnow::test {
@@ -218,6 +221,27 @@ TEST_F(FailoverTest, IsTriedUntilItsDeadlineHoweverOftenAttemptsFail) {
   EXPECT_TRUE(recorder.AwaitEnd().ok());
   EXPECT_EQ(rank.submit_count(), kFailures + 1);
   EXPECT_THAT(recorder.ids(), ElementsAre(50));
+}
+
+// As one that opens no data plane to the cache rank, and says that it serves.
+TEST_F(FailoverTest, ARankOnWhichEveryAttemptFailsIsNotTriedByEveryRequest) {
+  ScriptedRank fails("inference-0", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
+    self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
+  });
+  ScriptedRank works("inference-1", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
+    self.SendTokens(submit.request_id(), 0, {50});
+    self.SendFinished(submit.request_id());
+  });
+  StartDispatcher({fails.identity(), works.identity(), CacheRank("cache-0")});
+  for (size_t before = SIZE_MAX; before != fails.submit_count();) {
+    ASSERT_LT(fails.submit_count(), 20u) << "requests find out one by one";
+    before = fails.submit_count();
+    Recorder recorder;
+    auto stream = Start(Request(), &recorder);
+    ASSERT_TRUE(recorder.AwaitEnd().ok());
+    std::this_thread::sleep_for(FailingRanks::kAtOnce);  // so that each counts
+  }
+  EXPECT_GE(fails.submit_count(), FailingRanks::kFailures);
 }
 
 TEST_F(FailoverTest, ADeadlineThatPassesBetweenAttemptsTellsOfThem) {

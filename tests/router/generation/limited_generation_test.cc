@@ -25,13 +25,15 @@ class RecordedGeneration : public Generation {
     RecordedGeneration* const owner_;
   };
 
-  absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput, GenerationObserver* o) override {
+  absl::StatusOr<std::unique_ptr<GenerationHandle>> Start(GenerationInput i, GenerationObserver* o) override {
     if (!refuse_with.ok()) return refuse_with;
+    input = std::move(i);
     observer = o;
     return std::make_unique<Handle>(this);
   }
 
   absl::Status refuse_with;
+  GenerationInput input;
   GenerationObserver* observer = nullptr;
   int destroyed = 0;
 };
@@ -40,13 +42,14 @@ class RecordedGeneration : public Generation {
 class EndingObserver : public GenerationObserver {
  public:
   explicit EndingObserver(const KeyAccount* account) : account_(account) {}
+  void OnPromptProgress(const PromptProgress&) override { ++progresses; }
   void OnDelta(const TextDelta&) override { ++deltas; }
   void OnOutputEnd(const OutputEnd&) override {}
   void OnDone(const GenerationUsage&) override { End(); }
   void OnFailed(const absl::Status&) override { End(); }
 
   std::unique_ptr<GenerationHandle> handle;
-  int deltas = 0;
+  int deltas = 0, progresses = 0;
   int running_at_end = -1;
 
  private:
@@ -136,6 +139,39 @@ TEST_F(LimitedGenerationTest, RequestsThatNameNoLengthGetTheKeys) {
   const Caller alice = Input().caller;
   EXPECT_EQ(ModelFor(alice, {}).max_default_answer_tokens, 20u);
   EXPECT_EQ(ModelFor({}, {}).max_default_answer_tokens, ServedModel().max_default_answer_tokens);
+}
+
+TEST_F(LimitedGenerationTest, CountsWhenARankBeginsAndWhatOfThePromptWasCached) {
+  for (const bool asked : {false, true}) {
+    SCOPED_TRACE(asked);
+    EndingObserver client(account_.get());
+    GenerationInput input = Input();
+    input.prompt_progress = asked;
+    auto started = limited_.Start(std::move(input), &client);
+    ASSERT_TRUE(started.ok());
+    client.handle = *std::move(started);
+    EXPECT_TRUE(inner_.input.prompt_progress) << "a rank's first word says when it begins";
+    inner_.observer->OnPromptProgress({.computed_tokens = 2, .cached_tokens = 2, .prompt_tokens = 3});
+    // After a failover, perhaps.
+    inner_.observer->OnPromptProgress({.computed_tokens = 1, .cached_tokens = 1, .prompt_tokens = 3});
+    EXPECT_EQ(client.progresses, asked ? 2 : 0) << "those who ask hear of it";
+    inner_.observer->OnDone({});
+  }
+  EXPECT_EQ(account_->usage().cached_prompt_tokens, 4u);
+  uint64_t begun = 0;
+  for (const uint64_t count : account_->queue_seconds().counts()) begun += count;
+  EXPECT_EQ(begun, 2u);
+}
+
+TEST_F(LimitedGenerationTest, WhatIsResumedBeganBefore) {
+  EndingObserver client(account_.get());
+  GenerationInput input = Input();
+  input.resume = GenerationInput::Resume{};
+  auto started = limited_.Start(std::move(input), &client);
+  ASSERT_TRUE(started.ok());
+  client.handle = *std::move(started);
+  EXPECT_FALSE(inner_.input.prompt_progress);
+  inner_.observer->OnDone({});
 }
 
 }  // namespace

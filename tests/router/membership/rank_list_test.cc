@@ -35,5 +35,13 @@ TEST(RankList, SaysWhoServesAndWhyOthersDoNot) {
             R"("state":"not registered","reason":"cannot reach cache-2"}]})");
 }
 
+TEST(RankList, SaysHowTheRouterStandsWithTheRegistry) {
+  const RegistryPresence::State away{
+      .connected = false, .away_seconds = 2.5, .lost_leases = 0, .routers = {{"10.0.0.1", 8001}, {"10.0.0.2", 8001}}};
+  EXPECT_EQ(RankListJson({}, {}, away),
+            R"({"membership_version":0,"ranks":[],)"
+            R"("registry":{"connected":false,"away_s":2.5,"routers":["10.0.0.1:8001","10.0.0.2:8001"]}})");
+}
+
 }  // namespace
 }  // namespace winnow

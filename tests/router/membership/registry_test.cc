@@ -393,6 +393,20 @@ TEST_F(RegistryTest, OrdersHoldForEveryStartOfARank) {
   EXPECT_TRUE(registry_.Orders().empty());
 }
 
+TEST_F(RegistryTest, OrdersFromElsewhereReplaceAllOthers) {
+  ASSERT_TRUE(registry_.Register(Inference("inference-0")).ok());
+  ASSERT_TRUE(registry_.SetDuty("inference-0", RankDuty::kDrain).ok());
+  const std::map<std::string, RankOrders> orders = {{"inference-1", {.duty = RankDuty::kCordoned, .weight = 3}}};
+  registry_.SetOrders(orders);
+  EXPECT_EQ(registry_.Orders(), orders);
+  EXPECT_TRUE(registry_.Snapshot().ranks.at(0).takes_work());
+  ASSERT_TRUE(registry_.Register(Inference("inference-1")).ok());
+  EXPECT_FALSE(registry_.Snapshot().ranks.at(1).takes_work()) << "they hold for ranks to come";
+  registry_.SetOrders({});
+  EXPECT_TRUE(registry_.Snapshot().ranks.at(1).takes_work());
+  EXPECT_TRUE(registry_.Orders().empty());
+}
+
 TEST_F(RegistryTest, OrdersThatCannotBeAreRefused) {
   EXPECT_THAT(std::string(registry_.SetDuty("inference-7", RankDuty::kDrain).message()), HasSubstr("none has joined"));
   ASSERT_TRUE(registry_.Register(Inference("inference-0")).ok());

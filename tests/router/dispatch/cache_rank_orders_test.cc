@@ -1,5 +1,5 @@
 // Cache ranks are told at once which sequences no request will come back to.
-#include "router/dispatch/sequence_releaser.h"
+#include "router/dispatch/cache_rank_orders.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -177,34 +177,34 @@ TEST_F(GivenUpSequences, WhatEndsOnItsRankIsFreedByThatRank) {
   EXPECT_EQ(given_up(), 0u);
 }
 
-TEST(SequenceReleaser, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
+TEST(CacheRankOrders, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
   RecordingCacheRank stopped("cache-0"), other("cache-1");
   stopped.LeaveUnanswered(5);
-  SequenceReleaser releaser(ChannelTo, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
-  for (uint64_t id = 1; id <= 3; ++id) releaser.Release(id, stopped.identity());
-  for (uint64_t id = 4; id <= 6; ++id) releaser.Release(id, other.identity());
+  CacheRankOrders orders(ChannelTo, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
+  for (uint64_t id = 1; id <= 3; ++id) orders.Release(id, stopped.identity());
+  for (uint64_t id = 4; id <= 6; ++id) orders.Release(id, other.identity());
   EXPECT_THAT(other.AwaitFreed(3), ElementsAre(4, 5, 6));
   EXPECT_THAT(stopped.AwaitFreed(3), ElementsAre(1, 2, 3));
 }
 
-TEST(SequenceReleaser, GivesACacheRankUpThatNeverAnswers) {
+TEST(CacheRankOrders, GivesACacheRankUpThatNeverAnswers) {
   RecordingCacheRank lost("cache-0"), other("cache-1");
   lost.LeaveUnanswered(1);
-  SequenceReleaser releaser(ChannelTo, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
-  releaser.Release(1, lost.identity());
-  releaser.Release(2, other.identity());
+  CacheRankOrders orders(ChannelTo, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
+  orders.Release(1, lost.identity());
+  orders.Release(2, other.identity());
   EXPECT_THAT(other.AwaitFreed(1), ElementsAre(2));
-  releaser.Stop();
+  orders.Stop();
   EXPECT_THAT(lost.freed(), IsEmpty());
 }
 
-TEST(SequenceReleaser, EndsWhileACacheRankDoesNotAnswer) {
-  SequenceReleaser releaser(ChannelTo, {.call_timeout = milliseconds(50)});
+TEST(CacheRankOrders, EndsWhileACacheRankDoesNotAnswer) {
+  CacheRankOrders orders(ChannelTo, {.call_timeout = milliseconds(50)});
   v1::Identity nobody;
   nobody.set_address("192.0.2.1:9");  // TEST-NET-1: packets go nowhere
-  for (uint64_t id = 1; id <= 100; ++id) releaser.Release(id, nobody);
-  releaser.Stop();
-  releaser.Release(101, nobody);
+  for (uint64_t id = 1; id <= 100; ++id) orders.Release(id, nobody);
+  orders.Stop();
+  orders.Release(101, nobody);
 }
 
 }  // namespace

@@ -1,0 +1,117 @@
+// Rows that stay in the slots of a rank whose steps run over them: of prompts, for whoever begins with them, and of
+// sequences that were preempted, for themselves.
+//
+// The cache ranks say what a sequence has: of a new one rows up to their cached prefix are taken, and those behind it
+// are computed, and sent there, whether they are resident or not; one that is preempted resumes behind what they have.
+#include <algorithm>
+#include <utility>
+
+#include "common/base/check.h"
+#include "inference_rank/engine/engine.h"
+#include "inference_rank/sequence/sequence_spans.h"
+
+namespace winnow {
+namespace {
+
+using State = Sequence::State;
+
+// Tokens whose rows the same prompt has in another request, to the bit. The prompt's last position goes through the
+// last layer alone, and is computed again by whoever goes on behind it.
+uint32_t SharedTokens(const Sequence& sequence) {
+  return sequence.prompt_tokens() - 1;
+}
+
+std::vector<uint32_t> TokensBelow(const Sequence& sequence, uint32_t end) {
+  std::vector<uint32_t> tokens;
+  tokens.reserve(end);
+  for (uint32_t position = 0; position < end; ++position) tokens.push_back(sequence.token_at(position));
+  return tokens;
+}
+
+}  // namespace
+
+bool Engine::MayShareRows(const Sequence& sequence) const {
+  return prefixes_.has_value() && sequence.working_set.has_value() && sequence.working_set->is_by_position();
+}
+
+absl::Status Engine::TakeSlots(Sequence& sequence) {
+  ResidentPrefixes::Lease prefix = FindResident(sequence);
+  if (prefixes_.has_value()) {
+    const uint32_t pages = WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(),
+                                                   sequence.slot_order);
+    prefixes_->MakeRoom(pages - static_cast<uint32_t>(prefix.num_columns() * layout_.num_lists()));
+  }
+  WINNOW_ASSIGN_OR_RETURN(WorkingSet set,
+                          WorkingSet::Create(slots_, layout_, sequence.spec, sequence.max_positions,
+                                             sequence.prompt_tokens(), sequence.slot_order, std::move(prefix)));
+  sequence.working_set.emplace(std::move(set));
+  return absl::OkStatus();
+}
+
+std::optional<ResidentPrefixes::Key> Engine::ResidentKey(const Sequence& sequence,
+                                                         std::vector<uint32_t>& tokens) const {
+  const bool by_position = sequence.slot_order == SlotOrder::kByPosition || IsDense(sequence.spec);
+  if (!prefixes_.has_value() || !by_position) return std::nullopt;
+  // What it has of its own is that of positions which it does not compute again.
+  if (!sequence.resumes && sequence.skips_prefix_cache) return std::nullopt;
+  tokens = TokensBelow(sequence, sequence.resumes ? sequence.next_position : SharedTokens(sequence));
+  return ResidentPrefixes::Key{.salt = PrefixSaltOf(sequence),
+                               .tokens = tokens,
+                               .shared_tokens = SharedTokens(sequence),
+                               .owner = sequence.sequence_id};
+}
+
+ResidentPrefixes::Lease Engine::FindResident(const Sequence& sequence) {
+  std::vector<uint32_t> tokens;
+  const std::optional<ResidentPrefixes::Key> key = ResidentKey(sequence, tokens);
+  return key.has_value() ? prefixes_->Find(*key) : ResidentPrefixes::Lease();
+}
+
+uint32_t Engine::SharedPages(const Sequence& sequence) const {
+  if (prefixes_->num_pages() == prefixes_->idle_pages()) return 0;
+  std::vector<uint32_t> tokens;
+  const std::optional<ResidentPrefixes::Key> key = ResidentKey(sequence, tokens);
+  return key.has_value() ? prefixes_->LeasedPages(*key) : 0;
+}
+
+void Engine::KeepRows(Sequence& sequence, uint32_t end) {
+  WorkingSet& set = *sequence.working_set;
+  const std::vector<uint32_t> tokens = TokensBelow(sequence, end);
+  set.Share(prefixes_->Insert({.salt = PrefixSaltOf(sequence),
+                               .tokens = tokens,
+                               .shared_tokens = SharedTokens(sequence),
+                               .owner = sequence.sequence_id},
+                              [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));
+}
+
+uint32_t Engine::ResidentPrefixEnd(const Sequence& sequence) const {
+  if (!sequence.working_set.has_value() || sequence.remote_prefix.has_value()) return 0;
+  return std::min(sequence.working_set->shared_positions(), sequence.cached_tokens);
+}
+
+void Engine::CountResident(uint32_t positions) {
+  if (positions == 0) return;
+  ++metrics_.resident_prefix_hits;
+  metrics_.resident_prefix_tokens += positions;
+}
+
+// It has stayed attached since it was preempted, or forked.
+void Engine::RefillInPlace(Sequence& sequence) {
+  sequence.resumes = false;
+  if (!std::exchange(sequence.forked, false)) ++metrics_.resumed_sequences;
+  if (sequence.spans) {
+    sequence.spans->Opening();
+    sequence.spans->Opened(/*cached_tokens=*/0, /*computes_prompt=*/false);
+  }
+  BeginSampling(sequence);
+  // It was preempted between its last token and the word that it is over.
+  if (const auto end = EndOf(sequence)) return FinishSequence(sequence, *end);
+  const uint32_t resident = sequence.working_set->shared_positions();
+  WINNOW_CHECK(resident <= sequence.next_position);
+  CountResident(resident);
+  sequence.state = State::kRefilling;
+  sequence.refills_due = sequence.shards.size();
+  PullRows(sequence, 0, layout_.num_layers, {.first = resident, .end = sequence.next_position});
+}
+
+}  // namespace winnow

@@ -1,0 +1,145 @@
+#include "inference_rank/memory/resident_prefixes.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/prefix_hash.h"
+
+namespace winnow {
+
+class ResidentPrefixes::Walk {
+ public:
+  explicit Walk(const Key& key) : key_(key), hash_(PrefixRoot(key.salt)) {}
+
+  // Goes to the next whole column; false when there is none.
+  bool GoOn() {
+    const size_t end = (uint64_t{depth_} + 1) * kSlotPageTokens;
+    if (end > key_.tokens.size()) return false;
+    ++depth_;
+    tokens_ = key_.tokens.subspan(end - kSlotPageTokens, kSlotPageTokens);
+    owner_ = end > key_.shared_tokens ? key_.owner : 0;
+    hash_ = ExtendPrefix(hash_, tokens_);
+    if (owner_ != 0) hash_ = MixPrefixWord(hash_, owner_);
+    return true;
+  }
+  const std::string& salt() const { return key_.salt; }
+  std::span<const uint32_t> tokens() const { return tokens_; }  // of the column
+  uint64_t hash() const { return hash_; }
+  uint64_t owner() const { return owner_; }
+  uint32_t depth() const { return depth_; }
+
+ private:
+  const Key& key_;
+  std::span<const uint32_t> tokens_;
+  uint64_t hash_;
+  uint64_t owner_ = 0;
+  uint32_t depth_ = 0;
+};
+
+uint32_t ResidentPrefixes::Lease::num_columns() const {
+  return last_ == nullptr ? 0 : last_->depth;
+}
+
+std::vector<std::span<const uint32_t>> ResidentPrefixes::Lease::pages() const {
+  std::vector<std::span<const uint32_t>> pages;
+  for (const Column* column = last_; column != nullptr; column = column->parent) pages.push_back(column->pages);
+  std::reverse(pages.begin(), pages.end());
+  return pages;
+}
+
+uint32_t ResidentPrefixes::Lease::indexed_positions() const {
+  uint32_t indexed = num_columns();
+  for (const Column* column = last_; column != nullptr; column = column->parent) {
+    if (!column->is_indexed) indexed = column->depth - 1;
+  }
+  return indexed * kSlotPageTokens;
+}
+
+void ResidentPrefixes::Lease::SetIndexed() {
+  for (Column* column = last_; column != nullptr; column = column->parent) column->is_indexed = true;
+}
+
+ResidentPrefixes::~ResidentPrefixes() {
+  while (!idle_.empty()) EvictOldest();
+  WINNOW_CHECK(columns_.empty());
+}
+
+ResidentPrefixes::Column* ResidentPrefixes::Next(const Walk& walk, Column* parent) const {
+  const auto found = columns_.find(walk.hash());
+  if (found == columns_.end()) return nullptr;
+  Column* const column = found->second.get();
+  const bool same = column->parent == parent && column->owner == walk.owner() &&
+                    std::equal(walk.tokens().begin(), walk.tokens().end(), column->tokens.begin()) &&
+                    (parent != nullptr || column->salt == walk.salt());
+  return same ? column : nullptr;
+}
+
+ResidentPrefixes::Column* ResidentPrefixes::Deepest(const Key& key, bool (*counts)(const Column&)) const {
+  Column* deepest = nullptr;
+  for (Walk walk(key); walk.GoOn();) {
+    Column* const next = Next(walk, deepest);
+    if (next == nullptr || !counts(*next)) break;
+    deepest = next;
+  }
+  return deepest;
+}
+
+ResidentPrefixes::Lease ResidentPrefixes::Find(const Key& key) {
+  Column* const deepest = Deepest(key, [](const Column&) { return true; });
+  return deepest == nullptr ? Lease() : Lease(this, deepest);
+}
+
+uint32_t ResidentPrefixes::LeasedPages(const Key& key) const {
+  const Column* const deepest = Deepest(key, [](const Column& column) { return column.pins > 0; });
+  return deepest == nullptr ? 0 : static_cast<uint32_t>(deepest->depth * num_lists_);
+}
+
+ResidentPrefixes::Lease ResidentPrefixes::Insert(const Key& key,
+                                                 const std::function<uint32_t(size_t, uint32_t)>& page_of) {
+  Lease lease;
+  for (Walk walk(key); walk.GoOn();) {
+    Column* column = Next(walk, lease.last_);
+    if (column == nullptr) {
+      if (columns_.contains(walk.hash())) break;  // other tokens have this hash: the rest is not kept
+      auto added = std::make_unique<Column>();
+      column = added.get();
+      column->hash = walk.hash();
+      column->parent = lease.last_;
+      if (column->parent == nullptr) column->salt = walk.salt();
+      column->owner = walk.owner();
+      std::copy(walk.tokens().begin(), walk.tokens().end(), column->tokens.begin());
+      column->depth = walk.depth();
+      for (size_t list = 0; list < num_lists_; ++list) column->pages.push_back(page_of(list, walk.depth() - 1));
+      if (column->parent != nullptr) ++column->parent->children;
+      columns_[column->hash] = std::move(added);
+      AddIdle(column);
+    }
+    // The new lease pins the parent through the child, before the old one lets go.
+    lease = Lease(this, column);
+  }
+  return lease;
+}
+
+void ResidentPrefixes::Pin(Column* column) {
+  for (; column != nullptr && column->pins++ == 0; column = column->parent) idle_.erase(column->idle);
+}
+
+void ResidentPrefixes::Unpin(Column* column) {
+  for (; column != nullptr && --column->pins == 0; column = column->parent) AddIdle(column);
+}
+
+void ResidentPrefixes::EvictOldest() {
+  Column* const column = idle_.front();
+  WINNOW_CHECK(column->pins == 0 && column->children == 0);
+  idle_.pop_front();
+  if (column->parent != nullptr) --column->parent->children;
+  slots_.Free(column->pages);
+  ++evicted_columns_;
+  columns_.erase(column->hash);
+}
+
+void ResidentPrefixes::MakeRoom(uint32_t pages) {
+  while (slots_.free_pages() < pages && !idle_.empty()) EvictOldest();
+}
+
+}  // namespace winnow

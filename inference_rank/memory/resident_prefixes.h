@@ -1,0 +1,120 @@
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/base/kv_layout.h"
+#include "inference_rank/memory/slot_pool.h"
+
+namespace winnow {
+
+// Rows of prompts that stay in the slots of an inference rank after the sequences that brought them, and that sequences
+// share while they run. The unit is a column: the slot pages of all lists that hold the same kSlotPageTokens positions.
+// Its rows never change, so whoever begins with the same tokens has the column's pages among its own. Columns form a
+// forest by a hash chain over token ids (common/base/prefix_hash.h); tokens and salts are compared, so that no
+// collision can mix up two prompts.
+//
+// A lease on a column keeps it and all columns before it. What nobody leases is idle: it goes, the longest unused first
+// and later positions before earlier ones, as soon as anybody wants its pages (MakeRoom), so that idle pages are as
+// good as free ones. Engine thread; leases must not outlive this, nor this the slots.
+class ResidentPrefixes {
+  struct Column;
+
+ public:
+  class Lease {
+   public:
+    Lease() = default;
+    Lease(Lease&& other) noexcept : prefixes_(other.prefixes_), last_(std::exchange(other.last_, nullptr)) {}
+    Lease& operator=(Lease&& other) noexcept {
+      std::swap(prefixes_, other.prefixes_);
+      std::swap(last_, other.last_);
+      return *this;
+    }
+    ~Lease() {
+      if (last_ != nullptr) prefixes_->Unpin(last_);
+    }
+    uint32_t num_columns() const;
+    uint32_t positions() const { return num_columns() * kSlotPageTokens; }
+    // Slot pages by column, in position order, each [list].
+    std::vector<std::span<const uint32_t>> pages() const;
+    // Rows below are in the index of their slots' keys (LocalSelection), as far as somebody has said so.
+    uint32_t indexed_positions() const;
+    void SetIndexed();
+
+   private:
+    friend class ResidentPrefixes;
+    Lease(ResidentPrefixes* prefixes, Column* last) : prefixes_(prefixes), last_(last) { prefixes_->Pin(last_); }
+    ResidentPrefixes* prefixes_ = nullptr;
+    Column* last_ = nullptr;
+  };
+
+  // Rows that somebody looks for, or has.
+  struct Key {
+    std::string salt;  // what the rows depend on beside the tokens, and who may share them
+    std::span<const uint32_t> tokens;
+    // Columns that end behind so many tokens are those of one sequence alone: its answer's rows depend on what it
+    // selects.
+    uint32_t shared_tokens = 0;
+    uint64_t owner = 0;  // that sequence
+  };
+
+  // Columns of pages of `slots`, which lie in one memory.
+  ResidentPrefixes(SlotPool& slots, size_t num_lists) : slots_(slots), num_lists_(num_lists) {}
+  ~ResidentPrefixes();
+  ResidentPrefixes(const ResidentPrefixes&) = delete;
+  ResidentPrefixes& operator=(const ResidentPrefixes&) = delete;
+
+  // The longest prefix of the key's tokens that is there, whole columns only.
+  Lease Find(const Key& key);
+  // Leases all whole columns of the key's tokens. The pages of those that are missing are `page_of(list, column)`,
+  // which become this object's.
+  Lease Insert(const Key& key, const std::function<uint32_t(size_t list, uint32_t column)>& page_of);
+  // Of these columns, the pages that somebody leases.
+  uint32_t LeasedPages(const Key& key) const;
+  // Evicts until `pages` are free, or nothing is idle.
+  void MakeRoom(uint32_t pages);
+
+  uint32_t idle_pages() const { return static_cast<uint32_t>(idle_.size() * num_lists_); }
+  size_t num_columns() const { return columns_.size(); }
+  uint64_t num_pages() const { return columns_.size() * num_lists_; }
+  uint64_t evicted_columns() const { return evicted_columns_; }
+
+ private:
+  struct Column {
+    uint64_t hash = 0;
+    Column* parent = nullptr;
+    std::string salt;  // of the first columns of chains
+    uint64_t owner = 0;
+    std::array<uint32_t, kSlotPageTokens> tokens{};
+    uint32_t depth = 0;           // columns up to this one
+    std::vector<uint32_t> pages;  // [list]
+    bool is_indexed = false;
+    size_t pins = 0;  // leases on it, and children with pins
+    size_t children = 0;
+    std::list<Column*>::iterator idle;  // while pins is 0
+  };
+
+  class Walk;  // over the whole columns of a key
+  // The last column of the key's tokens for which that and all before it are there and `counts`; null: none.
+  Column* Deepest(const Key& key, bool (*counts)(const Column&)) const;
+  Column* Next(const Walk& walk, Column* parent) const;
+  void Pin(Column* column);
+  void Unpin(Column* column);
+  void AddIdle(Column* column) { column->idle = idle_.insert(idle_.end(), column); }
+  void EvictOldest();
+
+  SlotPool& slots_;
+  const size_t num_lists_;
+  std::unordered_map<uint64_t, std::unique_ptr<Column>> columns_;  // by hash
+  std::list<Column*> idle_;  // longest unused first; children stand before their parents
+  uint64_t evicted_columns_ = 0;
+};
+
+}  // namespace winnow

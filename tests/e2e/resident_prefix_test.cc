@@ -1,0 +1,270 @@
+// Rows of prompts that stay in the slots of a GPU, here one made of host memory (tests/support/host_gpu): what begins
+// with them has them without a transfer, and nothing else tells.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <future>
+#include <vector>
+
+#include "tests/e2e/generation_calls.h"
+#include "tests/e2e/golden.h"
+#include "tests/e2e/shared_cluster.h"
+
+namespace winnow::e2e {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr double kTokenBytes = 8 * 2 * 128 * 2;  // KV of the demo model
+constexpr uint32_t kColumn = 64;                 // positions that are kept together
+
+// How a rank attends to rows that all lie on its GPU, and computes prompts.
+struct Placement {
+  const char* name;
+  std::vector<std::string> flags;
+};
+std::ostream& operator<<(std::ostream& out, const Placement& placement) {
+  return out << placement.name;
+}
+const Placement kPlacements[] = {
+    {"Dense", {"--selection=dense"}},
+    {"InPlace", {"--selection=winnow,budget=128,recent=32", "--select-in-place=on"}},
+    {"Layered", {"--selection=dense", "--prefill=layered", "--prefill-chunk=192"}},
+};
+
+std::unique_ptr<Cluster> StartOnGpu(const Placement& placement, std::vector<std::string> flags) {
+  flags.push_back("--device=cuda");
+  flags.insert(flags.end(), placement.flags.begin(), placement.flags.end());
+  return StartOrFail(std::move(flags), {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}});
+}
+
+struct Figures {
+  explicit Figures(const Cluster& cluster) {
+    const Metrics rank = cluster.MetricsOf("inference-0"), cache = cluster.MetricsOf("cache-0");
+    hits = rank.Value("winnow_resident_prefix_hits_total");
+    tokens = rank.Value("winnow_resident_prefix_tokens_total");
+    kept_bytes = rank.Value("winnow_resident_prefix_bytes");
+    evicted_tokens = rank.Value("winnow_resident_prefix_evicted_tokens_total");
+    streamed_back_bytes = rank.Value("winnow_prefix_attention_bytes_total", {{"way", "stream-back"}});
+    refilled_bytes = cache.Value("winnow_kv_stream_bytes_total", {{"direction", "refilled"}});
+    used_pages = rank.Value("winnow_slot_pages", {{"state", "used"}});
+  }
+  double hits, tokens, kept_bytes, evicted_tokens, streamed_back_bytes, refilled_bytes, used_pages;
+};
+
+bool NothingIsUsed(const Cluster& cluster) {
+  return WaitUntil(milliseconds(20'000), [&] { return Figures(cluster).used_pages == 0; });
+}
+
+// A cache rank publishes its figures now and then.
+bool HasRefilled(const Cluster& cluster, uint32_t positions) {
+  return WaitUntil(milliseconds(20'000), [&] { return Figures(cluster).refilled_bytes == positions * kTokenBytes; });
+}
+
+uint32_t CachedTokens(const Completion& completion) {
+  return completion.usage.at("prompt_tokens_details").at("cached_tokens").get<uint32_t>();
+}
+
+TokenIds Joined(TokenIds head, const TokenIds& tail) {
+  head.insert(head.end(), tail.begin(), tail.end());
+  return head;
+}
+
+class ResidentPrefix : public testing::TestWithParam<Placement> {
+ protected:
+  // With rows that stay, and without.
+  void SetUp() override {
+    kept_ = StartOnGpu(GetParam(), {"--max-context=2048", "--max-running=8"});
+    plain_ = StartOnGpu(GetParam(), {"--max-context=2048", "--max-running=8", "--keep-prefixes=false"});
+    ASSERT_TRUE(kept_ != nullptr && plain_ != nullptr);
+  }
+  Completion OfPlain(const Json& request) { return Complete(plain_->http(), request); }
+
+  std::unique_ptr<Cluster> kept_, plain_;
+};
+INSTANTIATE_TEST_SUITE_P(Placements, ResidentPrefix, testing::ValuesIn(kPlacements),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST_P(ResidentPrefix, ACachedPrefixIsTakenFromSlotsAndNothingIsStreamedBack) {
+  const TokenIds head = DemoText(1500, 11);
+  const TokenIds prompts[] = {head, head, Joined(head, DemoText(150, 40)), Joined(head, DemoText(70, 900))};
+  for (const TokenIds& prompt : prompts) {
+    const Json request = GreedyRequest(prompt, 40);
+    const Figures before(*kept_);
+    const Completion here = Complete(kept_->http(), request), there = OfPlain(request);
+    ASSERT_TRUE(here.ok() && there.ok()) << here.error << there.error;
+    EXPECT_EQ(here.ids, there.ids);
+    EXPECT_EQ(CachedTokens(here), CachedTokens(there));
+    EXPECT_EQ(Figures(*kept_).tokens - before.tokens, CachedTokens(here));
+  }
+  const Figures kept(*kept_), plain(*plain_);
+  EXPECT_EQ(kept.hits, 3);
+  EXPECT_EQ(kept.streamed_back_bytes, 0);
+  EXPECT_EQ(kept.refilled_bytes, 0);
+  EXPECT_GE(kept.kept_bytes, 1472 * kTokenBytes);
+  EXPECT_TRUE(NothingIsUsed(*kept_)) << "what is kept counts as free";
+  EXPECT_GE(plain.streamed_back_bytes, 3 * 1400 * kTokenBytes);
+  EXPECT_EQ(plain.hits + plain.kept_bytes, 0);
+}
+
+// Cache ranks share in units of 32 positions.
+TEST_P(ResidentPrefix, RowsBehindTheLastWholeColumnAreStreamedBack) {
+  const TokenIds head = DemoText(1530, 11);
+  ASSERT_TRUE(Complete(kept_->http(), GreedyRequest(head, 4)).ok());
+  const Json request = GreedyRequest(Joined(head, DemoText(100, 40)), 30);
+  const Completion here = Complete(kept_->http(), request);
+  ASSERT_TRUE(here.ok()) << here.error;
+  EXPECT_EQ(CachedTokens(here), 1504u);
+  EXPECT_EQ(here.ids, OfPlain(request).ids);
+  const Figures kept(*kept_);
+  EXPECT_EQ(kept.tokens, 1472);
+  EXPECT_EQ(kept.streamed_back_bytes, 32 * kTokenBytes);
+}
+
+TEST_P(ResidentPrefix, SamplesTakeTheirPromptFromSlots) {
+  constexpr uint32_t kSamples = 4, kPrompt = 1000;
+  v1::GenerateRequest request = SamplesOf("", DemoText(kPrompt, 70), kSamples, 40);
+  GenerationClient kept(*kept_), plain(*plain_);
+  const Answer here = kept.Generate(request)->Finish();
+  ASSERT_TRUE(here.status.ok()) << here.status.error_message();
+  const Figures figures(*kept_);
+  EXPECT_EQ(figures.hits, kSamples - 1);
+  EXPECT_EQ(figures.tokens, (kSamples - 1) * (kPrompt / kColumn * kColumn));
+  EXPECT_TRUE(HasRefilled(*kept_, (kSamples - 1) * (kPrompt % kColumn))) << "what no column holds";
+  const Answer there = plain.Generate(request)->Finish();
+  ASSERT_TRUE(there.status.ok()) << there.status.error_message();
+  EXPECT_TRUE(HasRefilled(*plain_, (kSamples - 1) * kPrompt));
+  request.set_n(1);
+  for (uint32_t i = 0; i < kSamples; ++i) {
+    EXPECT_EQ(here.ids(i), there.ids(i)) << "sample " << i;
+    request.mutable_sampling()->set_sample_index(i);
+    EXPECT_EQ(plain.Generate(request)->Finish().ids(), here.ids(i)) << "sample " << i;
+  }
+}
+
+// Rows that differ only in who may know of them, and rows of which the cache rank knows nothing, are nobody's to take.
+TEST_P(ResidentPrefix, TenantsDoNotShareRows) {
+  const Json request = GreedyRequest(DemoText(800, 40), 30);
+  TokenIds ids;
+  double kept_bytes = 0;
+  for (const char* key : {"one", "other"}) {
+    const HttpClient client(kept_->http_address(), std::chrono::seconds(120), key);
+    const Figures before(*kept_);
+    const Completion first = Complete(client, request);
+    ASSERT_TRUE(first.ok()) << first.error;
+    EXPECT_EQ(CachedTokens(first), 0u);
+    EXPECT_EQ(Figures(*kept_).hits, before.hits);
+    const Completion again = Complete(client, request);
+    EXPECT_EQ(Figures(*kept_).hits, before.hits + 1);
+    if (ids.empty()) ids = first.ids;
+    EXPECT_EQ(first.ids, ids);
+    EXPECT_EQ(again.ids, ids);
+    EXPECT_EQ(Figures(*kept_).kept_bytes, kept_bytes += 800 / kColumn * kColumn * kTokenBytes);
+  }
+}
+
+TEST_P(ResidentPrefix, WhatTheCacheRankDoesNotHaveIsComputed) {
+  kept_ = StartOnGpu(GetParam(), {"--max-context=2048", "--prefix-cache=false"});
+  ASSERT_NE(kept_, nullptr);
+  const Json request = GreedyRequest(DemoText(700, 9), 30);
+  const Completion first = Complete(kept_->http(), request), again = Complete(kept_->http(), request);
+  ASSERT_TRUE(first.ok() && again.ok()) << first.error << again.error;
+  EXPECT_EQ(CachedTokens(again), 0u);
+  EXPECT_EQ(again.ids, first.ids);
+  const Figures figures(*kept_);
+  EXPECT_EQ(figures.hits, 0);
+  EXPECT_EQ(figures.kept_bytes, 640 * kTokenBytes) << "once, and not for each of them";
+  EXPECT_EQ(kept_->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"), 2 * 700);
+}
+
+// Slots for four at a time; what is kept of earlier ones makes room for them.
+TEST_P(ResidentPrefix, WhatIsKeptGivesWayAndChangesNoAnswer) {
+  kept_ = StartOnGpu(GetParam(), {"--max-context=1024", "--max-running=6", "--slot-memory=12MiB"});
+  ASSERT_NE(kept_, nullptr);
+  constexpr int kPrompts = 8, kTokens = 16;
+  std::vector<Json> requests;
+  std::vector<TokenIds> expected;
+  for (int i = 0; i < kPrompts; ++i) {
+    requests.push_back(
+        GreedyRequest(Joined(DemoText(200 + 150 * (i % 2), 5), DemoText(300 + 31 * i, 50 * i)), kTokens));
+    expected.push_back(OfPlain(requests.back()).ids);
+    ASSERT_EQ(expected.back().size(), static_cast<size_t>(kTokens));
+  }
+  for (int round = 0; round < 2; ++round) {
+    std::vector<std::future<Completion>> together;
+    for (int i = 0; i < kPrompts; ++i) {
+      const int prompt = (i * 3 + round) % kPrompts;
+      together.push_back(
+          std::async(std::launch::async, [&, prompt] { return Complete(kept_->http(), requests[prompt]); }));
+    }
+    for (int i = 0; i < kPrompts; ++i) {
+      const Completion completion = together[i].get();
+      EXPECT_TRUE(completion.ok()) << completion.error;
+      EXPECT_EQ(completion.ids, expected[(i * 3 + round) % kPrompts]) << "round " << round << ", request " << i;
+    }
+  }
+  const Figures figures(*kept_);
+  EXPECT_GT(figures.evicted_tokens, 500);
+  EXPECT_GT(figures.hits, 0);
+  EXPECT_LE(figures.kept_bytes, 12 << 20);
+  EXPECT_TRUE(NothingIsUsed(*kept_));
+}
+
+// With slices so short that answers lose their slots again and again.
+TEST_P(ResidentPrefix, WhatIsPreemptedResumesWithTheRowsThatItHad) {
+  kept_ = StartOnGpu(GetParam(), {"--max-context=1024", "--max-running=2", "--age-bound=30ms"});
+  ASSERT_NE(kept_, nullptr);
+  std::vector<Json> requests;
+  std::vector<TokenIds> expected;
+  for (int i = 0; i < 4; ++i) {
+    requests.push_back(GreedyRequest(DemoText(300 + i, 300 + i), 120));
+    expected.push_back(OfPlain(requests.back()).ids);
+  }
+  double preempted = 0;
+  for (int round = 0; round < 20 && preempted < 4; ++round) {
+    std::vector<std::future<Completion>> together;
+    for (const Json& request : requests) {
+      together.push_back(std::async(std::launch::async, [&] { return Complete(kept_->http(), request); }));
+    }
+    for (int i = 0; i < 4; ++i) {
+      const Completion completion = together[i].get();
+      ASSERT_TRUE(completion.ok()) << completion.error;
+      EXPECT_EQ(completion.ids, expected[i]) << "request " << i;
+      preempted += completion.Stat("preempted_count");
+    }
+  }
+  EXPECT_GE(preempted, 4);
+  const Metrics rank = kept_->MetricsOf("inference-0");
+  const double resumed = rank.Value("winnow_rank_sequences_total", {{"outcome", "resumed"}});
+  const Figures figures(*kept_);
+  EXPECT_LE(figures.refilled_bytes - figures.streamed_back_bytes, resumed * kColumn * kTokenBytes)
+      << "less than a column for each that resumes";
+  EXPECT_EQ(rank.Value("winnow_rank_sequences_total", {{"outcome", "failed"}}), 0);
+  EXPECT_EQ(rank.Value("winnow_rank_sequences_total", {{"outcome", "fenced"}}), 0);
+}
+
+TEST_P(ResidentPrefix, AKilledRankLeavesNoTraceInAnAnswer) {
+  kept_ = StartOnGpu(GetParam(), {"--inference-ranks=2", "--max-context=2048"});
+  ASSERT_NE(kept_, nullptr);
+  const Json request = GreedyRequest(DemoText(600, 600), 400);
+  const Completion undisturbed = Complete(kept_->http(), request);
+  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
+  const std::vector<pid_t> ranks = kept_->Pids("inference-rank");
+  ASSERT_EQ(ranks.size(), 2u);
+  size_t tokens_at_kill = 0;
+  const Completion disturbed = StreamCompletion(kept_->http(), request, [&](size_t tokens) {
+    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
+      if (kept_->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_local_sequences") < 1) continue;
+      kill(ranks[rank], SIGKILL);
+      tokens_at_kill = tokens;
+    }
+    return true;
+  });
+  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
+  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
+  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  EXPECT_EQ(Complete(kept_->http(), request).ids, undisturbed.ids);
+}
+
+}  // namespace
+}  // namespace winnow::e2e

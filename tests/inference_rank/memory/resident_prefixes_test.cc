@@ -1,0 +1,225 @@
+#include "inference_rank/memory/resident_prefixes.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <vector>
+
+namespace winnow {
+namespace {
+
+constexpr size_t kLists = 3;
+constexpr size_t kRowBytes = 16;
+
+using Tokens = std::vector<uint32_t>;
+
+// `symbols` of a column each, which differ in the column's last token alone, and `rest` tokens more.
+Tokens TokensOf(const std::vector<uint32_t>& symbols, uint32_t rest = 0) {
+  Tokens tokens;
+  for (const uint32_t symbol : symbols) {
+    tokens.resize(tokens.size() + kSlotPageTokens, 7);
+    tokens.back() = symbol;
+  }
+  tokens.resize(tokens.size() + rest, 7);
+  return tokens;
+}
+
+ResidentPrefixes::Key KeyOf(const Tokens& tokens, std::string salt = "one", uint64_t owner = 1) {
+  return {
+      .salt = std::move(salt), .tokens = tokens, .shared_tokens = static_cast<uint32_t>(tokens.size()), .owner = owner};
+}
+
+class ResidentPrefixesTest : public testing::Test {
+ protected:
+  // Inserts with new pages, of which those that were not wanted go back.
+  ResidentPrefixes::Lease Insert(const ResidentPrefixes::Key& key) {
+    const uint32_t columns = static_cast<uint32_t>(key.tokens.size() / kSlotPageTokens);
+    std::vector<uint32_t> unused = slots_.Allocate(columns * kLists).value();
+    return InsertOver(key, unused);
+  }
+  ResidentPrefixes::Lease InsertOver(const ResidentPrefixes::Key& key, std::vector<uint32_t> unused) {
+    ResidentPrefixes::Lease lease = prefixes_.Insert(key, [&](size_t, uint32_t) {
+      const uint32_t page = unused.back();
+      unused.pop_back();
+      return page;
+    });
+    slots_.Free(unused);
+    return lease;
+  }
+
+  static constexpr uint32_t kPages = 300;
+  SlotPool slots_ = SlotPool::Create(kRowBytes, kPages).value();
+  ResidentPrefixes prefixes_{slots_, kLists};
+};
+
+TEST_F(ResidentPrefixesTest, WholeColumnsAreFoundByTheirTokensAndNothingElse) {
+  const Tokens tokens = TokensOf({1, 2, 3}, 63);
+  { const auto lease = Insert(KeyOf(tokens)); }
+  EXPECT_EQ(prefixes_.num_columns(), 3u) << "the rest is no column";
+  EXPECT_EQ(prefixes_.Find(KeyOf(TokensOf({1, 2, 3}))).positions(), 3u * kSlotPageTokens);
+  EXPECT_EQ(prefixes_.Find(KeyOf(TokensOf({1, 2, 4}))).num_columns(), 2u);
+  EXPECT_EQ(prefixes_.Find(KeyOf(TokensOf({1, 2}, 63))).num_columns(), 2u);
+  EXPECT_EQ(prefixes_.Find(KeyOf(TokensOf({2, 2, 3}))).num_columns(), 0u);
+  EXPECT_EQ(prefixes_.Find(KeyOf(tokens, "another tenant")).num_columns(), 0u);
+  EXPECT_EQ(prefixes_.Find(KeyOf(tokens, "")).num_columns(), 0u);
+}
+
+TEST_F(ResidentPrefixesTest, WhatFollowsThePromptIsTheSequencesOwn) {
+  const Tokens tokens = TokensOf({1, 2, 3, 4});
+  ResidentPrefixes::Key key = KeyOf(tokens);
+  key.shared_tokens = 2 * kSlotPageTokens + 10;  // the third column has rows of the answer, too
+  key.owner = 5;
+  { const auto lease = Insert(key); }
+  EXPECT_EQ(prefixes_.Find(key).num_columns(), 4u);
+  EXPECT_EQ(prefixes_.Find(KeyOf(tokens)).num_columns(), 2u) << "a prompt with the same tokens";
+  key.owner = 6;
+  EXPECT_EQ(prefixes_.Find(key).num_columns(), 2u);
+}
+
+TEST_F(ResidentPrefixesTest, IdleColumnsMakeRoomAndLeasedOnesStay) {
+  auto first = Insert(KeyOf(TokensOf({1, 2})));
+  { const auto second = Insert(KeyOf(TokensOf({1, 3, 4}))); }
+  EXPECT_EQ(prefixes_.idle_pages(), 2 * kLists);
+  EXPECT_EQ(slots_.free_pages(), kPages - 4 * kLists);
+  prefixes_.MakeRoom(kPages - 3 * kLists);  // one column goes: the last of its chain
+  EXPECT_EQ(prefixes_.Find(KeyOf(TokensOf({1, 3, 4}))).num_columns(), 2u);
+  prefixes_.MakeRoom(kPages);
+  EXPECT_EQ(prefixes_.evicted_columns(), 2u);
+  EXPECT_EQ(prefixes_.num_columns(), 2u) << "those that are leased";
+  first = {};
+  prefixes_.MakeRoom(kPages);
+  EXPECT_EQ(slots_.free_pages(), kPages);
+}
+
+// What is kept, by the tokens that lead there, and when it became idle.
+struct Oracle {
+  struct Column {
+    std::vector<uint32_t> pages;
+    uint64_t idle_since = 0;
+  };
+  using Path = std::pair<std::string, std::vector<uint32_t>>;  // salt and symbols
+  std::map<Path, Column> columns;
+  std::vector<Path> leases;
+  uint64_t now = 0;
+
+  static Path Prefix(const Path& path, size_t depth) {
+    return {path.first, {path.second.begin(), path.second.begin() + static_cast<ptrdiff_t>(depth)}};
+  }
+  bool IsLeased(const Path& column) const {
+    return std::any_of(leases.begin(), leases.end(), [&](const Path& lease) {
+      return lease.second.size() >= column.second.size() && Prefix(lease, column.second.size()) == column;
+    });
+  }
+  size_t Longest(const Path& path) const {
+    size_t depth = 0;
+    while (depth < path.second.size() && columns.contains(Prefix(path, depth + 1))) ++depth;
+    return depth;
+  }
+  void Release(size_t lease) {
+    const Path path = leases[lease];
+    leases.erase(leases.begin() + static_cast<ptrdiff_t>(lease));
+    for (size_t depth = path.second.size(); depth > 0; --depth) {
+      if (const Path column = Prefix(path, depth); !IsLeased(column)) columns[column].idle_since = ++now;
+    }
+  }
+  size_t NumIdle() const {
+    return std::count_if(columns.begin(), columns.end(), [&](const auto& entry) { return !IsLeased(entry.first); });
+  }
+  bool EvictOldest() {
+    auto oldest = columns.end();
+    for (auto entry = columns.begin(); entry != columns.end(); ++entry) {
+      if (IsLeased(entry->first)) continue;
+      if (oldest == columns.end() || entry->second.idle_since < oldest->second.idle_since) oldest = entry;
+    }
+    if (oldest == columns.end()) return false;
+    columns.erase(oldest);
+    return true;
+  }
+};
+
+TEST_F(ResidentPrefixesTest, AnyPromptsThatShareAndGiveWayAreThoseOfBruteForce) {
+  std::mt19937 random(11);
+  Oracle oracle;
+  std::vector<ResidentPrefixes::Lease> leases;
+  std::vector<std::vector<uint32_t>> others;  // pages that sequences have beside columns
+  uint32_t other_pages = 0;
+  for (int step = 0; step < 10'000; ++step) {
+    Oracle::Path path{random() % 4 == 0 ? "one" : "other", {}};
+    for (size_t depth = random() % 7; depth > 0; --depth) path.second.push_back(random() % 3);
+    const Tokens tokens = TokensOf(path.second, random() % kSlotPageTokens);
+    switch (random() % 6) {
+      case 0:
+      case 1: {  // a sequence comes: it leases what is there, takes pages for the rest, and keeps all
+        ResidentPrefixes::Lease found = prefixes_.Find(KeyOf(tokens, path.first));
+        const size_t depth = oracle.Longest(path);
+        ASSERT_EQ(found.num_columns(), depth) << "step " << step;
+        if (depth == path.second.size() && depth == 0) break;
+        oracle.leases.push_back(Oracle::Prefix(path, depth));
+        const auto needed = static_cast<uint32_t>((path.second.size() - depth) * kLists);
+        prefixes_.MakeRoom(needed);
+        while (kPages - oracle.columns.size() * kLists - other_pages < needed && oracle.EvictOldest()) {
+        }
+        if (slots_.free_pages() < needed) {
+          found = {};
+          oracle.Release(oracle.leases.size() - 1);
+          break;
+        }
+        std::vector<uint32_t> pages = slots_.Allocate(needed).value();
+        std::vector<uint32_t> taken(pages.rbegin(), pages.rend());  // in the order in which they are asked for
+        for (size_t i = depth; i < path.second.size(); ++i) {
+          const auto first = taken.begin() + static_cast<ptrdiff_t>((i - depth) * kLists);
+          oracle.columns[Oracle::Prefix(path, i + 1)].pages.assign(first, first + kLists);
+        }
+        leases.push_back(InsertOver(KeyOf(tokens, path.first), std::move(pages)));
+        oracle.leases.push_back(path);
+        found = {};
+        oracle.Release(oracle.leases.size() - 2);
+        break;
+      }
+      case 2:
+      case 3: {
+        if (leases.empty()) break;
+        const size_t lease = random() % leases.size();
+        leases.erase(leases.begin() + static_cast<ptrdiff_t>(lease));
+        oracle.Release(lease);
+        break;
+      }
+      case 4: {
+        const uint32_t needed = random() % 40;
+        prefixes_.MakeRoom(needed);
+        while (kPages - oracle.columns.size() * kLists - other_pages < needed && oracle.EvictOldest()) {
+        }
+        if (slots_.free_pages() < needed) break;
+        others.push_back(slots_.Allocate(needed).value());
+        other_pages += needed;
+        break;
+      }
+      default: {
+        if (others.empty()) break;
+        std::swap(others[random() % others.size()], others.back());
+        slots_.Free(others.back());
+        other_pages -= static_cast<uint32_t>(others.back().size());
+        others.pop_back();
+      }
+    }
+    ASSERT_EQ(prefixes_.num_columns(), oracle.columns.size()) << "step " << step;
+    ASSERT_EQ(prefixes_.idle_pages(), oracle.NumIdle() * kLists) << "step " << step;
+    ASSERT_EQ(slots_.free_pages() + prefixes_.num_pages() + other_pages, kPages);
+    if (leases.empty()) continue;
+    const size_t checked = random() % leases.size();
+    const auto pages = leases[checked].pages();
+    ASSERT_EQ(pages.size(), oracle.leases[checked].second.size());
+    for (size_t i = 0; i < pages.size(); ++i) {
+      const std::vector<uint32_t>& expected = oracle.columns.at(Oracle::Prefix(oracle.leases[checked], i + 1)).pages;
+      ASSERT_TRUE(std::equal(pages[i].begin(), pages[i].end(), expected.begin(), expected.end())) << "step " << step;
+    }
+  }
+  EXPECT_GT(prefixes_.evicted_columns(), 1000u);
+  leases.clear();
+  for (const std::vector<uint32_t>& pages : others) slots_.Free(pages);
+}
+
+}  // namespace
+}  // namespace winnow
