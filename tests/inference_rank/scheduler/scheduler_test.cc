@@ -230,6 +230,29 @@ TEST(SchedulerTest, APreemptedSequenceResumesWhenItsRowsAreStored) {
   EXPECT_TRUE(sequence->resumes);
 }
 
+TEST(SchedulerTest, ASequenceGoesOnBeforeItLosesItsPlaceAgainHoweverLongAStepTakes) {
+  constexpr milliseconds kBound(30), kStep(100);
+  Scheduler scheduler({.max_running = 1, .age_bound = kBound}, kLayout);
+  scheduler.Enqueue(NewSequence(1, 10, 20), kStart);
+  scheduler.Enqueue(NewSequence(2, 10, 20), kStart);
+  std::map<uint64_t, uint32_t> steps;
+  Scheduler::Time now = kStart;
+  for (int turn = 0; turn < 20; ++turn) {
+    Sequence* running = scheduler.Admit(kPlenty, now);
+    ASSERT_NE(running, nullptr);
+    running->resumes = false;
+    running->state = State::kDecoding;
+    now += kStep;
+    EXPECT_TRUE(scheduler.ChooseVictims(kPlenty, now).empty()) << "its step is under way";
+    ++running->decode_steps;
+    ++steps[running->request_id];
+    ASSERT_EQ(scheduler.ChooseVictims(kPlenty, now).size(), 1u);
+    scheduler.Preempt(*running, now);
+  }
+  EXPECT_EQ(steps[1], 10u);
+  EXPECT_EQ(steps[2], 10u);
+}
+
 // A rank with places for three, under more urgent requests than it can serve.
 TEST(SchedulerTest, PastTheAgeBoundTheWaitIsBounded) {
   constexpr seconds kBound(10);
@@ -286,6 +309,7 @@ TEST(SchedulerTest, PastTheAgeBoundTheWaitIsBounded) {
     scheduler.ForEach([&](Sequence& sequence) {
       Life& life = lives[&sequence];
       if (sequence.state == State::kDecoding) {
+        ++sequence.decode_steps;
         if ((life.left -= milliseconds(100)) <= milliseconds(0)) done.push_back(&sequence);
       } else if (life.most_wait.count() > 0) {
         EXPECT_LT(now - sequence.waiting_since, life.most_wait) << "request " << sequence.request_id;
