@@ -4,6 +4,7 @@
 #include <set>
 
 #include "absl/strings/str_join.h"
+#include "common/rpc/kv_shape.h"
 #include "router/membership/fingerprint.h"
 
 namespace winnow {
@@ -390,18 +391,8 @@ std::optional<v1::Fingerprint> Registry::ModelFingerprint() const {
 std::optional<KvLayout> Registry::kv_layout() const {
   std::lock_guard lock(mutex_);
   if (!model_) return std::nullopt;
-  const v1::KvShape& shape = model_->kv_shape();
-  const KvLayout layout{.num_layers = static_cast<int>(shape.num_layers()),
-                        .num_query_heads = static_cast<int>(shape.num_query_heads()),
-                        .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
-                        .head_dim = static_cast<int>(shape.head_dim()),
-                        .dtype = shape.kv_dtype() == v1::KV_DTYPE_F32    ? Dtype::kF32
-                                 : shape.kv_dtype() == v1::KV_DTYPE_INT8 ? Dtype::kI8
-                                                                         : Dtype::kBf16,
-                        .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
-                        .num_index_heads = static_cast<int>(shape.num_index_heads())};
-  if (layout.token_bytes() == 0) return std::nullopt;
-  return layout;
+  const absl::StatusOr<KvLayout> layout = ParseKvLayout(model_->kv_shape());
+  return layout.ok() ? std::optional(*layout) : std::nullopt;
 }
 
 std::unique_ptr<Registry::Subscription> Registry::Subscribe(Callback callback) {

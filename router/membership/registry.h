@@ -157,7 +157,7 @@ class Registry {
   // Of the inference ranks that are or were last there: the smallest of each. Absent before the first one.
   std::optional<v1::ModelLimits> Limits() const;
   std::optional<v1::Fingerprint> ModelFingerprint() const;
-  // Of the model's KV, as the first inference rank registered it; absent before.
+  // Of the model's KV, as the first inference rank registered it; absent before, and where that is no possible one.
   std::optional<KvLayout> kv_layout() const;
 
   // Called after every change of who is there, suspect, draining or under orders (not of other load), one call at a

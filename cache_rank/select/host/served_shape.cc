@@ -1,8 +1,8 @@
 #include "cache_rank/select/host/served_shape.h"
 
-#include <optional>
 #include <string>
 
+#include "common/rpc/kv_shape.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
@@ -13,13 +13,6 @@ absl::Status Compare(std::string_view field, const T& ours, const T& theirs) {
   if (ours == theirs) return absl::OkStatus();
   return absl::FailedPreconditionError(
       absl::StrCat("fingerprint.", AbslSv(field), " is ", theirs, " at the caller and ", ours, " at the cache rank"));
-}
-
-std::optional<Dtype> DtypeOf(v1::KvDtype dtype) {
-  if (dtype == v1::KV_DTYPE_F32) return Dtype::kF32;
-  if (dtype == v1::KV_DTYPE_BF16) return Dtype::kBf16;
-  if (dtype == v1::KV_DTYPE_INT8) return Dtype::kI8;
-  return std::nullopt;
 }
 
 absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
@@ -47,39 +40,16 @@ absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
 }  // namespace
 
 absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
-  auto bad = [](std::string_view field, auto value) {
-    return absl::InvalidArgumentError(absl::StrCat("kv_shape.", AbslSv(field), " is ", value));
-  };
-  if (shape.num_layers() < 1 || shape.num_layers() > 4096) return bad("num_layers", shape.num_layers());
-  if (shape.num_kv_heads() < 1 || shape.num_kv_heads() > 4096) return bad("num_kv_heads", shape.num_kv_heads());
-  if (shape.num_query_heads() < 1 || shape.num_query_heads() > 65536 ||
-      shape.num_query_heads() % shape.num_kv_heads() != 0) {
-    return bad("num_query_heads", shape.num_query_heads());
+  WINNOW_ASSIGN_OR_RETURN(const KvLayout layout, ParseKvLayout(shape));
+  if (shape.rope_inv_freq_size() != layout.head_dim / 2) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_shape.rope_inv_freq's length is ", shape.rope_inv_freq_size()));
   }
-  if (shape.head_dim() < 2 || shape.head_dim() > 1024 || shape.head_dim() % 2 != 0)
-    return bad("head_dim", shape.head_dim());
-  const std::optional<Dtype> dtype = DtypeOf(shape.kv_dtype());
-  if (!dtype.has_value()) return bad("kv_dtype", v1::KvDtype_Name(shape.kv_dtype()));
-  if (dtype == Dtype::kI8 && shape.value_is_key()) {
-    return absl::InvalidArgumentError("kv_shape.kv_dtype is KV_DTYPE_INT8, which rows of latent attention cannot be");
+  if (!(shape.attention_scale() > 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_shape.attention_scale is ", shape.attention_scale()));
   }
-  if (shape.rope_inv_freq_size() != static_cast<int>(shape.head_dim() / 2)) {
-    return bad("rope_inv_freq's length", shape.rope_inv_freq_size());
-  }
-  if (shape.index_dim() > 1024 || shape.index_dim() % 2 != 0) return bad("index_dim", shape.index_dim());
-  if (shape.num_index_heads() > 4096 || (shape.num_index_heads() > 0) != (shape.index_dim() > 0)) {
-    return bad("num_index_heads", shape.num_index_heads());
-  }
-  if (!(shape.attention_scale() > 0)) return bad("attention_scale", shape.attention_scale());
   ServedShape served;
   served.proto = shape;
-  served.layout = {.num_layers = static_cast<int>(shape.num_layers()),
-                   .num_query_heads = static_cast<int>(shape.num_query_heads()),
-                   .num_kv_heads = static_cast<int>(shape.num_kv_heads()),
-                   .head_dim = static_cast<int>(shape.head_dim()),
-                   .dtype = *dtype,
-                   .row = {.value_is_key = shape.value_is_key(), .index_dim = static_cast<int>(shape.index_dim())},
-                   .num_index_heads = static_cast<int>(shape.num_index_heads())};
+  served.layout = layout;
   served.model = {.group_size = served.layout.group_size(),
                   .head_dim = served.layout.head_dim,
                   .dtype = served.layout.dtype,

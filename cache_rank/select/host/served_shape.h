@@ -8,8 +8,6 @@
 
 namespace winnow {
 
-inline constexpr uint32_t kRowLayout = 1;  // RowLayout
-
 // The model shape that a cache rank serves, from the first Exchange.
 struct ServedShape {
   v1::KvShape proto;
