@@ -15,6 +15,7 @@
 #include "cmd/doctor/gpu_findings.h"
 #include "cmd/doctor/ucx_transports.h"
 #include "cmd/role/machine.h"
+#include "common/base/gibibytes.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {

@@ -2,8 +2,6 @@
 #include <string>
 #include <string_view>
 
-#include "absl/strings/str_format.h"
-
 namespace winnow {
 
 enum class Verdict { kOk, kWarn, kMissing };
@@ -15,9 +13,5 @@ struct Finding {
   std::string what = {};
   std::string advice = {};
 };
-
-inline std::string Gibibytes(double bytes) {
-  return absl::StrFormat("%.1f GiB", bytes / 1073741824.0);
-}
 
 }  // namespace winnow

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include "absl/strings/str_cat.h"
+#include "common/base/gibibytes.h"
 #include "common/base/status.h"
 #include "kernels/cuda/plugin.h"
 

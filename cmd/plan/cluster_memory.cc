@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <limits>
 
-#include "absl/strings/str_format.h"
 #include "cache_rank/select/predictor/query_projection.h"
 #include "cache_rank/store/device/device_kv_shape.h"
 #include "cmd/plan/placement_choice.h"
 #include "cmd/role/machine.h"
 #include "cmd/role/options/model_options.h"
 #include "cmd/role/rank_options.h"
+#include "common/base/gibibytes.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/shard_spec.h"
@@ -21,15 +21,10 @@
 namespace winnow {
 namespace {
 
-constexpr double kGib = 1 << 30;
 constexpr uint64_t kAnyMemory = uint64_t{1} << 50;
 // Of a cache rank's GPU beside what it mirrors: CUDA, lanes and rows on their way.
 constexpr uint64_t kLaneBytes = uint64_t{3} << 30;
 constexpr uint32_t kMirrorsPerSeat = 2;
-
-std::string Gib(uint64_t bytes) {
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / kGib);
-}
 
 // Whether the ranks compute on GPUs: as they would decide it themselves.
 absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& config, const MemoryThere& there,
@@ -139,7 +134,7 @@ uint64_t LeastHostBytes(const ClusterMemory& cluster, const UpOptions& options, 
     if (count == 0 || bytes == 0) return;
     all += bytes * count;
     absl::StrAppend(&sum, sum.empty() ? "" : " + ", name,
-                    count > 1 ? absl::StrCat(" and its like ", count, " x ") : " ", Gib(bytes));
+                    count > 1 ? absl::StrCat(" and its like ", count, " x ") : " ", Gibibytes(bytes));
   };
   for (const InferenceMemory& rank : cluster.inference) {
     if (!rank.on_gpu && rank.plan.ok()) add(rank.name, rank.count, rank.plan->least_bytes);
@@ -157,8 +152,8 @@ absl::Status CheckTogether(const ClusterMemory& cluster, const UpOptions& option
   const uint64_t all = LeastHostBytes(cluster, options, sum);
   if (all <= there.host_bytes) return absl::OkStatus();
   return absl::ResourceExhaustedError(
-      absl::StrCat("the ranks of this machine do not fit its memory together: ", sum, " = ", Gib(all), " of ",
-                   Gib(there.host_bytes), ", ", Gib(all - there.host_bytes),
+      absl::StrCat("the ranks of this machine do not fit its memory together: ", sum, " = ", Gibibytes(all), " of ",
+                   Gibibytes(there.host_bytes), ", ", Gibibytes(all - there.host_bytes),
                    " are missing: lower --cache-memory, --slot-memory, --prefill-memory or --max-context"));
 }
 

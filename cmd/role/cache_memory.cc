@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/gibibytes.h"
 
 namespace winnow {
 namespace {
@@ -10,18 +11,15 @@ namespace {
 // Of what is free, when nothing is said: an inference rank on the same machine takes up to 60 % for itself.
 constexpr double kAutomaticShare = 0.3;
 
-std::string Gib(int64_t bytes) {
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / 1073741824.0);
-}
-
 }  // namespace
 
 std::string CacheMemoryPlan::ToString() const {
   std::string others;
-  if (fast_bytes > 0) absl::StrAppend(&others, " + ", Gib(fast_bytes), " of fast tier");
-  if (device_host_bytes > 0) absl::StrAppend(&others, " + ", Gib(device_host_bytes), " for rows that the GPU pushes");
-  if (projection_bytes > 0) absl::StrAppend(&others, " + ", Gib(projection_bytes), " for query projections");
-  return absl::StrCat(Gib(kv_bytes), " for KV blocks", others, " of ", Gib(free_bytes), " free");
+  if (fast_bytes > 0) absl::StrAppend(&others, " + ", Gibibytes(fast_bytes), " of fast tier");
+  if (device_host_bytes > 0)
+    absl::StrAppend(&others, " + ", Gibibytes(device_host_bytes), " for rows that the GPU pushes");
+  if (projection_bytes > 0) absl::StrAppend(&others, " + ", Gibibytes(projection_bytes), " for query projections");
+  return absl::StrCat(Gibibytes(kv_bytes), " for KV blocks", others, " of ", Gibibytes(free_bytes), " free");
 }
 
 absl::StatusOr<CacheMemoryPlan> PlanCacheMemory(const CacheOptions& options, int64_t projection_bytes,
@@ -38,7 +36,7 @@ absl::StatusOr<CacheMemoryPlan> PlanCacheMemory(const CacheOptions& options, int
   }
   if (plan.total_bytes() > free_bytes) {
     return absl::ResourceExhaustedError(absl::StrCat("memory does not fit: ", plan.ToString(), ", ",
-                                                     Gib(plan.total_bytes() - free_bytes),
+                                                     Gibibytes(plan.total_bytes() - free_bytes),
                                                      " are missing; lower --memory (or --cache-memory of `winnow up`)",
                                                      options.fast_memory_bytes > 0 ? " or --fast-memory" : ""));
   }

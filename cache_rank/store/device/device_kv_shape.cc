@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "absl/strings/str_format.h"
 #include "cache_rank/select/predictor/from_past.h"
+#include "common/base/gibibytes.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 #include "kernels/cuda/select/selection.h"
@@ -23,10 +23,6 @@ size_t BlockKeyCopyBytes(const DeviceKvShape& shape) {
 size_t BlockBoundBytes(const DeviceKvShape& shape) {
   if (shape.page_tokens == 0) return 0;
   return kBlockTokens / shape.page_tokens * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
-}
-
-std::string InGib(size_t bytes) {
-  return absl::StrFormat("%.2f GiB", static_cast<double>(bytes) / (1u << 30));
 }
 
 }  // namespace
@@ -127,11 +123,12 @@ absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_by
   const uint64_t blocks = free_device_bytes > fixed && per_block > 0 ? (free_device_bytes - fixed) / per_block : 0;
   return absl::ResourceExhaustedError(absl::StrCat(
       "the KV of ", shape.num_blocks / shape.layout.num_lists() * kBlockTokens, " tokens of ", shape.max_sequences,
-      " sequences takes ", InGib(wanted), " of the GPU's memory and ", InGib(free_device_bytes), " are free: ",
-      rows_on_device ? "rows " + InGib(bytes.rows) + ", " : "", "8-bit keys ", InGib(bytes.key_copy), ", page bounds ",
-      InGib(bytes.bounds), ", tables ", InGib(bytes.tables), ", images of the pools ", InGib(bytes.residency),
-      ", past queries ", InGib(bytes.past_queries), "; ", blocks / shape.layout.num_lists() * kBlockTokens,
-      " tokens would fit", rows_on_device && shape.key_copy ? ", or more with rows in DRAM" : ""));
+      " sequences takes ", Gibibytes(wanted), " of the GPU's memory and ", Gibibytes(free_device_bytes),
+      " are free: ", rows_on_device ? "rows " + Gibibytes(bytes.rows) + ", " : "", "8-bit keys ",
+      Gibibytes(bytes.key_copy), ", page bounds ", Gibibytes(bytes.bounds), ", tables ", Gibibytes(bytes.tables),
+      ", images of the pools ", Gibibytes(bytes.residency), ", past queries ", Gibibytes(bytes.past_queries), "; ",
+      blocks / shape.layout.num_lists() * kBlockTokens, " tokens would fit",
+      rows_on_device && shape.key_copy ? ", or more with rows in DRAM" : ""));
 }
 
 }  // namespace winnow
