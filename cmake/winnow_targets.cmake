@@ -79,12 +79,21 @@ function(winnow_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT} LABELS "${ARG_LABELS}")
 endfunction()
 
-# winnow_fuzzer(<name> SRCS <file>... DEPS <target>...)   built only with -DWINNOW_FUZZERS=ON and clang
+# winnow_fuzzer(<name> SRCS <file>... DEPS <target>...)   with -DWINNOW_FUZZERS=ON (and clang) a libFuzzer program; otherwise, where
+# inputs are kept in tests/fuzz/corpus/<name>, a test that runs these
 function(winnow_fuzzer name)
+  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   if(NOT WINNOW_FUZZERS)
+    if(NOT EXISTS ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+      return()
+    endif()
+    add_executable(${name} ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
+    target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS})
+    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT 120)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
   target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS})
   target_link_options(${name} PRIVATE -fsanitize=fuzzer)

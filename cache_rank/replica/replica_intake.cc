@@ -45,11 +45,8 @@ absl::StatusOr<uint32_t> ReplicaIntake::TakeUpdate(DataPlane& data_plane, uint64
 absl::StatusOr<uint32_t> ReplicaIntake::Open(DataPlane& data_plane, uint64_t feed,
                                              const v1::ReplicaUpdate& update) const {
   const uint64_t id = update.sequence_id();
-  if (const CachedSequence* const before = data_plane.store().Find(id); before != nullptr) {
-    if (!before->is_replica) return Promoted(id);
-    // What it has may have been replaced at the primary since its feed ended.
-    WINNOW_RETURN_IF_ERROR(data_plane.ReleaseSequence(id, SequenceStore::kAnyEpoch));
-  }
+  const CachedSequence* const before = data_plane.store().Find(id);
+  if (before != nullptr && !before->is_replica) return Promoted(id);
   WINNOW_ASSIGN_OR_RETURN(const SequenceStore::OpenOptions options, OptionsOf(id, update.opening()));
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* replica, data_plane.OpenReplica(feed, options));
   return replica->kv.watermark();

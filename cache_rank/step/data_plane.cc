@@ -138,6 +138,7 @@ void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
 
 absl::Status DataPlane::CheckServable(const SequenceStore::OpenOptions& options) const {
   const KvShard shard = options.shard.num_layers == 0 ? WholeModel(shape_.layout) : options.shard;
+  WINNOW_RETURN_IF_ERROR(SequenceStore::CheckPositions(options));
   WINNOW_RETURN_IF_ERROR(CheckShard(shape_.layout, shard));
   WINNOW_RETURN_IF_ERROR(ValidateSelection(options.spec));
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(options.spec, LayoutOf(shape_.layout, shard)));
@@ -161,6 +162,10 @@ absl::Status DataPlane::CheckServable(const SequenceStore::OpenOptions& options)
 
 absl::StatusOr<CachedSequence*> DataPlane::OpenReplica(uint64_t feed, const SequenceStore::OpenOptions& options) {
   WINNOW_RETURN_IF_ERROR(CheckServable(options));
+  // What the one before has may have been replaced at the primary since its feed ended.
+  if (const CachedSequence* const before = store_.Find(options.sequence_id); before != nullptr && before->is_replica) {
+    WINNOW_RETURN_IF_ERROR(ReleaseSequence(options.sequence_id, SequenceStore::kAnyEpoch));
+  }
   absl::StatusOr<CachedSequence*> sequence = store_.OpenReplica(feed, options);
   if (sequence.ok()) ForgetOnDevices(options.sequence_id);
   PublishGauges(store_, *pool_, metrics_);

@@ -78,7 +78,8 @@ class DataPlane {
     uint32_t cached_tokens = 0;  // positions below are there; their rows follow as Refill frames
   };
   absl::StatusOr<Opened> OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options);
-  // A replica that `feed` fills, with the refusals of OpenSequence.
+  // A replica that `feed` fills, with the refusals of OpenSequence. One of this number that is there already begins
+  // anew, unless the opening could not be served whatever room there is.
   absl::StatusOr<CachedSequence*> OpenReplica(uint64_t feed, const SequenceStore::OpenOptions& options);
   struct Attached {
     uint32_t attach_epoch = 0;

@@ -310,6 +310,14 @@ HeadIndex SequenceKv::index(int layer, int head) const {
 }
 
 absl::Status SequenceKv::Truncate(uint32_t position) {
+  for (const HeadBlocks& head : lists_) {
+    const size_t tail = position / kBlockTokens;
+    const bool is_cut = position % kBlockTokens != 0 && tail < head.rows.size();
+    if (is_cut && !head.rows[tail]) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("rows before position ", position, " were given back: nothing can follow them"));
+    }
+  }
   const uint32_t pages = CompletePages(index_layout_, position);
   // Blocks that others keep alive do not come back to this sequence's reservation; it needs new ones for the same
   // positions.

@@ -55,7 +55,8 @@ class SequenceKv {
   PrefixUnit ShareUnit(size_t block) const;
 
   // Drops the rows at and above `position` in every layer; a shared block that becomes the tail is copied.
-  // RESOURCE_EXHAUSTED, and nothing changes, when blocks that others keep alive cannot be replaced.
+  // Nothing changes when that fails: RESOURCE_EXHAUSTED when blocks that others keep alive cannot be replaced,
+  // FAILED_PRECONDITION when the block that `position` lies in was given back.
   absl::Status Truncate(uint32_t position);
 
   const KvLayout& layout() const { return layout_; }

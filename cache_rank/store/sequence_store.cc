@@ -74,12 +74,15 @@ void SequenceStore::DetachReplica(uint64_t sequence_id, Time now) {
   sequence->detached_at = now;
 }
 
+absl::Status SequenceStore::CheckPositions(const OpenOptions& options) {
+  if (options.max_positions > 0 && options.prompt_tokens <= options.max_positions) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
+}
+
 absl::StatusOr<std::unique_ptr<CachedSequence>> SequenceStore::Make(const OpenOptions& options) {
   if (Find(options.sequence_id) != nullptr) return AlreadyExists(options.sequence_id);
-  if (options.max_positions == 0 || options.prompt_tokens > options.max_positions) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("max_positions is ", options.max_positions, ", prompt_tokens ", options.prompt_tokens));
-  }
+  WINNOW_RETURN_IF_ERROR(CheckPositions(options));
   const KvShard shard = options.shard.num_layers == 0 ? WholeModel(layout_) : options.shard;
   const KvLayout layout = LayoutOf(layout_, shard);
   const IndexLayout index = IndexLayoutFor(options.spec, layout.dtype);

@@ -44,6 +44,9 @@ class SequenceStore {
                 std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks = 0);
   ~SequenceStore();
 
+  // INVALID_ARGUMENT for a sequence of no positions, or of a longer prompt than it has room for.
+  static absl::Status CheckPositions(const OpenOptions& options);
+
   // A sequence attached to `channel`, that begins with the cached part of its prompt: whole blocks below its watermark,
   // and never what its first selections look back on (PrefixLimit). ALREADY_EXISTS; RESOURCE_EXHAUSTED when the blocks
   // do not fit; NOT_FOUND when it was released before it came: a call may be overtaken by the word that its caller does

@@ -9,7 +9,7 @@
 namespace winnow {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;
+constexpr uint32_t kFoldingPolynomial = 0x82f63b78;
 
 // Folding, for CPUs with carry-less multiplication of 512 bits: a block of bits is replaced by its remainder times x^n,
 // added to the bits that lie n further on ("Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Gopal et
@@ -17,7 +17,7 @@ constexpr uint32_t kPolynomial = 0x82f63b78;
 constexpr uint64_t FoldConstant(int exponent) {
   // x^exponent mod the polynomial, reflected: bit 31 is x^0. Shifted by one, as a reflected product is one bit short.
   uint32_t value = 0x80000000;
-  for (int i = 0; i < exponent; ++i) value = (value & 1) != 0 ? (value >> 1) ^ kPolynomial : value >> 1;
+  for (int i = 0; i < exponent; ++i) value = (value & 1) != 0 ? (value >> 1) ^ kFoldingPolynomial : value >> 1;
   return uint64_t{value} << 1;
 }
 constexpr size_t kFoldedBytes = 256;  // per round: four vectors

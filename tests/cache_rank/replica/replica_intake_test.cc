@@ -142,6 +142,40 @@ TEST_F(ReplicaTest, RowsOfAnotherShapeAreRefused) {
   EXPECT_EQ(Take(good).stored_positions(), kPrompt);
 }
 
+TEST_F(ReplicaTest, AnOpeningThatIsRefusedLeavesTheReplicaThatIsThere) {
+  Prefill(SmallSpec(Predictor::kExact));
+  ASSERT_EQ(Open().code(), 0u);
+  CopyAll();
+  v1::ReplicaUpdate update;
+  update.set_sequence_id(kId);
+  *update.mutable_opening() = OpeningOf(held());
+  update.mutable_opening()->set_prompt_tokens(update.opening().max_positions() + 1);
+  EXPECT_EQ(Take(update).code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
+  update.mutable_opening()->Clear();
+  EXPECT_EQ(Take(update).code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument)) << "no specification";
+  ASSERT_NE(replica(), nullptr);
+  EXPECT_EQ(replica()->kv.watermark(), kPrompt);
+}
+
+// Streaming lists have given the rows of the middle back: nothing can be written behind them.
+TEST_F(ReplicaTest, RowsThatBeginAmongThoseThatWereGivenBackAreRefused) {
+  SelectionSpec spec = SmallSpec(Predictor::kExact);
+  for (size_t list = 0; list < primary_.shape.layout.num_lists(); ++list) {
+    spec.head_budgets.push_back(list % 2 == 0 ? 0 : 48);
+  }
+  constexpr uint32_t kLongPrompt = 350;
+  rank_->Prefill(kId, kSeed, spec, kLongPrompt);
+  primary_.PumpCacheRank();
+  ASSERT_EQ(Open().code(), 0u);
+  CopyAll();
+  const uint32_t kept = replica()->kv.FirstKeptBelow(kLongPrompt);
+  ASSERT_GT(kept, 2u * kBlockTokens);
+  EXPECT_EQ(Copy(kept - 10, kLongPrompt).code(), static_cast<uint32_t>(absl::StatusCode::kFailedPrecondition));
+  EXPECT_EQ(replica()->kv.watermark(), kLongPrompt) << "what was refused has changed nothing";
+  EXPECT_EQ(Copy(kept + 10, kLongPrompt).code(), 0u);
+  EXPECT_EQ(replica()->kv.watermark(), kLongPrompt);
+}
+
 TEST_F(ReplicaTest, IsRefusedToItsFeedOnceSomebodyHasAttached) {
   FakeSequence* const sequence = Prefill(SmallSpec(Predictor::kExact));
   ASSERT_EQ(Open().code(), 0u);
