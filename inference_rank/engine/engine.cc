@@ -354,6 +354,9 @@ void Engine::RunFrameStep(std::span<Sequence* const> rows) {
   const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
   decode_step_.Finish();
   if (!forward_.status().ok()) return;
+  // Before its tokens are sent: who has an answer finds its steps counted.
+  ++metrics_.decode_steps;
+  ++metrics_.progress;
   const size_t vocab = logits.size() / rows.size();
   for (size_t row = 0; row < rows.size(); ++row) {
     Sequence& sequence = *rows[row];
@@ -361,8 +364,6 @@ void Engine::RunFrameStep(std::span<Sequence* const> rows) {
       TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
     }
   }
-  ++metrics_.decode_steps;
-  ++metrics_.progress;
 }
 
 bool Engine::DeviceFailed() {

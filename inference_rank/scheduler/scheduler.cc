@@ -81,7 +81,7 @@ Sequence* Scheduler::Admit(const Free& free, Time now) {
     last_forced_ = now;
   }
   sequence.admitted_past_age_bound = past;
-  sequence.steps_before_admission = sequence.decode_steps;
+  sequence.generated_before_admission = sequence.generated.size();
   sequence.running_since = sequence.turn_since = now;
   sequence.last_chunk = now;
   sequence.share_tag = shares_.served(sequence.tenant);
@@ -99,9 +99,9 @@ size_t Scheduler::num_running() const {
 
 bool Scheduler::MayPreempt(const Sequence& head, const Sequence& running, Time now) const {
   if (!Decodes(running) || running.held()) return false;  // others fork a held one
-  // A step that is under way when a sequence leaves is dropped. Where resuming and a step take longer than the bound,
-  // sequences would only change places.
-  const bool has_advanced = running.decode_steps > running.steps_before_admission;
+  // A step that is under way when a sequence leaves is dropped, and one that resumes may have to compute positions
+  // again first. Where that takes longer than the bound, sequences would only change places.
+  const bool has_advanced = running.generated.size() > running.generated_before_admission;
   const bool had_its_turn = has_advanced && IsPast(running.running_since, now);
   if (IsPast(head.waiting_since, now) && had_its_turn) return true;
   return running.priority < head.priority && (!running.admitted_past_age_bound || had_its_turn);

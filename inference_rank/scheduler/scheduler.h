@@ -23,7 +23,7 @@ namespace winnow {
 // priority, then that of the tenant that has been served least (FairShare); one past the age bound, of a tenant of
 // which none was admitted for as long, goes before all others. The head waits for its resources and nothing overtakes
 // it. Where it lacks slots or a place among the running, sequences that decode may be preempted for it: those of a
-// lower priority at once, and for a head past the age bound any that has run for that long and has computed a position
+// lower priority at once, and for a head past the age bound any that has run for that long and has generated a token
 // meanwhile, so that answers go on however short the bound is. A head that was admitted past the bound is safe for as
 // long. Where sequences are parked for want of fast memory on the head's cache rank, the
 // head waits, too: it would only make more of them wait. One head past the age bound is admitted there each bound all

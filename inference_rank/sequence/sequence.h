@@ -88,7 +88,7 @@ struct Sequence {
   double share_tag = 0;                                 // what its tenant had been served when it was admitted
   uint64_t last_turn = 0;                               // grows with each decode step planned for any sequence
   bool admitted_past_age_bound = false;
-  uint32_t steps_before_admission = 0;  // of decode_steps
+  size_t generated_before_admission = 0;  // tokens of `generated`
   // It decodes, but the working sets of others fill fast memory: since when. nullopt: it has its turn, or never had
   // one.
   std::optional<std::chrono::steady_clock::time_point> parked_since;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <climits>
 #include <cstddef>
 #include <cstring>
 #include <fstream>
@@ -56,11 +57,18 @@ class StoredBlocks {
     }
     std::shuffle(rows.begin(), rows.end(), random);
     if (rows.size() > most) rows.resize(most);
+    std::vector<iovec> from, to;
     for (const size_t row : rows) {
       const size_t at = row + random() % kRowBytes;
-      std::byte flipped = bytes_[at] ^ std::byte{1} << random() % 8;
-      iovec from{&flipped, 1}, to{reinterpret_cast<void*>(address_ + at), 1};
-      if (process_vm_writev(pid_, &from, 1, &to, 1, 0) != 1) return false;
+      bytes_[at] ^= std::byte{1} << random() % 8;
+      from.push_back({&bytes_[at], 1});
+      to.push_back({reinterpret_cast<void*>(address_ + at), 1});
+    }
+    // Many at a time: what is computed again meanwhile lies in the same memory, and would be hit again and again.
+    for (size_t first = 0; first < rows.size(); first += IOV_MAX) {
+      const size_t count = std::min<size_t>(IOV_MAX, rows.size() - first);
+      if (process_vm_writev(pid_, &from[first], count, &to[first], count, 0) != static_cast<ssize_t>(count))
+        return false;
     }
     return !rows.empty();
   }

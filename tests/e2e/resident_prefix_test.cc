@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <future>
+#include <map>
 #include <vector>
 
 #include "tests/e2e/generation_calls.h"
@@ -57,8 +58,9 @@ bool NothingIsUsed(const Cluster& cluster) {
 }
 
 // A cache rank publishes its figures now and then.
-bool HasRefilled(const Cluster& cluster, uint32_t positions) {
-  return WaitUntil(milliseconds(20'000), [&] { return Figures(cluster).refilled_bytes == positions * kTokenBytes; });
+bool HasRefilled(const Cluster& cluster, const Figures& before, uint32_t positions) {
+  return WaitUntil(milliseconds(20'000),
+                   [&] { return Figures(cluster).refilled_bytes - before.refilled_bytes == positions * kTokenBytes; });
 }
 
 uint32_t CachedTokens(const Completion& completion) {
@@ -72,68 +74,89 @@ TokenIds Joined(TokenIds head, const TokenIds& tail) {
 
 class ResidentPrefix : public testing::TestWithParam<Placement> {
  protected:
-  // With rows that stay, and without.
-  void SetUp() override {
-    kept_ = StartOnGpu(GetParam(), {"--max-context=2048", "--max-running=8"});
-    plain_ = StartOnGpu(GetParam(), {"--max-context=2048", "--max-running=8", "--keep-prefixes=false"});
-    ASSERT_TRUE(kept_ != nullptr && plain_ != nullptr);
+  static void TearDownTestSuite() {
+    kept_of_.clear();
+    plain_of_.clear();
   }
-  Completion OfPlain(const Json& request) { return Complete(plain_->http(), request); }
+  // Of rows that stay, and without: cases that need no flags of their own share both, and ask for texts of their own.
+  static const Cluster* Kept() { return Shared(kept_of_, {}); }
+  static const Cluster* Plain() { return Shared(plain_of_, {"--keep-prefixes=false"}); }
+  static TokenIds IdsOfPlain(const Json& request) {
+    const Completion completion = Complete(Plain()->http(), request);
+    EXPECT_TRUE(completion.ok()) << completion.error;
+    return completion.ids;
+  }
 
-  std::unique_ptr<Cluster> kept_, plain_;
+ private:
+  using Clusters = std::map<std::string, std::unique_ptr<Cluster>>;
+  static const Cluster* Shared(Clusters& clusters, std::vector<std::string> flags) {
+    std::unique_ptr<Cluster>& cluster = clusters[GetParam().name];
+    flags.insert(flags.end(), {"--max-context=2048", "--max-running=8"});
+    if (cluster == nullptr) cluster = StartOnGpu(GetParam(), std::move(flags));
+    return cluster.get();
+  }
+
+  static Clusters kept_of_, plain_of_;
 };
+ResidentPrefix::Clusters ResidentPrefix::kept_of_, ResidentPrefix::plain_of_;
 INSTANTIATE_TEST_SUITE_P(Placements, ResidentPrefix, testing::ValuesIn(kPlacements),
                          [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(ResidentPrefix, ACachedPrefixIsTakenFromSlotsAndNothingIsStreamedBack) {
-  const TokenIds head = DemoText(1500, 11);
+  ASSERT_TRUE(Kept() != nullptr && Plain() != nullptr);
+  const Figures kept_before(*Kept()), plain_before(*Plain());
+  const TokenIds head = DemoText(732, 11);
   const TokenIds prompts[] = {head, head, Joined(head, DemoText(150, 40)), Joined(head, DemoText(70, 900))};
   for (const TokenIds& prompt : prompts) {
-    const Json request = GreedyRequest(prompt, 40);
-    const Figures before(*kept_);
-    const Completion here = Complete(kept_->http(), request), there = OfPlain(request);
+    const Json request = GreedyRequest(prompt, 24);
+    const Figures before(*Kept());
+    const Completion here = Complete(Kept()->http(), request), there = Complete(Plain()->http(), request);
     ASSERT_TRUE(here.ok() && there.ok()) << here.error << there.error;
     EXPECT_EQ(here.ids, there.ids);
     EXPECT_EQ(CachedTokens(here), CachedTokens(there));
-    EXPECT_EQ(Figures(*kept_).tokens - before.tokens, CachedTokens(here));
+    EXPECT_EQ(Figures(*Kept()).tokens - before.tokens, CachedTokens(here));
   }
-  const Figures kept(*kept_), plain(*plain_);
-  EXPECT_EQ(kept.hits, 3);
-  EXPECT_EQ(kept.streamed_back_bytes, 0);
-  EXPECT_EQ(kept.refilled_bytes, 0);
-  EXPECT_GE(kept.kept_bytes, 1472 * kTokenBytes);
-  EXPECT_TRUE(NothingIsUsed(*kept_)) << "what is kept counts as free";
-  EXPECT_GE(plain.streamed_back_bytes, 3 * 1400 * kTokenBytes);
+  const Figures kept(*Kept()), plain(*Plain());
+  EXPECT_EQ(kept.hits - kept_before.hits, 3);
+  EXPECT_EQ(kept.streamed_back_bytes, kept_before.streamed_back_bytes);
+  EXPECT_EQ(kept.refilled_bytes, kept_before.refilled_bytes);
+  EXPECT_GE(kept.kept_bytes - kept_before.kept_bytes, 704 * kTokenBytes);
+  EXPECT_TRUE(NothingIsUsed(*Kept())) << "what is kept counts as free";
+  EXPECT_GE(plain.streamed_back_bytes - plain_before.streamed_back_bytes, 3 * 640 * kTokenBytes);
   EXPECT_EQ(plain.hits + plain.kept_bytes, 0);
 }
 
 // Cache ranks share in units of 32 positions.
 TEST_P(ResidentPrefix, RowsBehindTheLastWholeColumnAreStreamedBack) {
-  const TokenIds head = DemoText(1530, 11);
-  ASSERT_TRUE(Complete(kept_->http(), GreedyRequest(head, 4)).ok());
+  ASSERT_TRUE(Kept() != nullptr && Plain() != nullptr);
+  const Figures before(*Kept());
+  const TokenIds head = DemoText(506, 4011);
+  ASSERT_TRUE(Complete(Kept()->http(), GreedyRequest(head, 4)).ok());
   const Json request = GreedyRequest(Joined(head, DemoText(100, 40)), 30);
-  const Completion here = Complete(kept_->http(), request);
+  const Completion here = Complete(Kept()->http(), request);
   ASSERT_TRUE(here.ok()) << here.error;
-  EXPECT_EQ(CachedTokens(here), 1504u);
-  EXPECT_EQ(here.ids, OfPlain(request).ids);
-  const Figures kept(*kept_);
-  EXPECT_EQ(kept.tokens, 1472);
-  EXPECT_EQ(kept.streamed_back_bytes, 32 * kTokenBytes);
+  EXPECT_EQ(CachedTokens(here), 480u);
+  EXPECT_EQ(here.ids, IdsOfPlain(request));
+  const Figures kept(*Kept());
+  EXPECT_EQ(kept.tokens - before.tokens, 448);
+  EXPECT_EQ(kept.streamed_back_bytes - before.streamed_back_bytes, 32 * kTokenBytes);
 }
 
 TEST_P(ResidentPrefix, SamplesTakeTheirPromptFromSlots) {
-  constexpr uint32_t kSamples = 4, kPrompt = 1000;
-  v1::GenerateRequest request = SamplesOf("", DemoText(kPrompt, 70), kSamples, 40);
-  GenerationClient kept(*kept_), plain(*plain_);
+  ASSERT_TRUE(Kept() != nullptr && Plain() != nullptr);
+  const Figures kept_before(*Kept()), plain_before(*Plain());
+  constexpr uint32_t kSamples = 4, kPrompt = 360;
+  v1::GenerateRequest request = SamplesOf("", DemoText(kPrompt, 70), kSamples, 24);
+  GenerationClient kept(*Kept()), plain(*Plain());
   const Answer here = kept.Generate(request)->Finish();
   ASSERT_TRUE(here.status.ok()) << here.status.error_message();
-  const Figures figures(*kept_);
-  EXPECT_EQ(figures.hits, kSamples - 1);
-  EXPECT_EQ(figures.tokens, (kSamples - 1) * (kPrompt / kColumn * kColumn));
-  EXPECT_TRUE(HasRefilled(*kept_, (kSamples - 1) * (kPrompt % kColumn))) << "what no column holds";
+  const Figures figures(*Kept());
+  EXPECT_EQ(figures.hits - kept_before.hits, kSamples - 1);
+  EXPECT_EQ(figures.tokens - kept_before.tokens, (kSamples - 1) * (kPrompt / kColumn * kColumn));
+  EXPECT_TRUE(HasRefilled(*Kept(), kept_before, (kSamples - 1) * (kPrompt % kColumn))) << "what no column holds";
   const Answer there = plain.Generate(request)->Finish();
   ASSERT_TRUE(there.status.ok()) << there.status.error_message();
-  EXPECT_TRUE(HasRefilled(*plain_, (kSamples - 1) * kPrompt));
+  EXPECT_TRUE(HasRefilled(*Plain(), plain_before, (kSamples - 1) * kPrompt));
   request.set_n(1);
   for (uint32_t i = 0; i < kSamples; ++i) {
     EXPECT_EQ(here.ids(i), there.ids(i)) << "sample " << i;
@@ -144,50 +167,50 @@ TEST_P(ResidentPrefix, SamplesTakeTheirPromptFromSlots) {
 
 // Rows that differ only in who may know of them, and rows of which the cache rank knows nothing, are nobody's to take.
 TEST_P(ResidentPrefix, TenantsDoNotShareRows) {
+  ASSERT_NE(Kept(), nullptr);
   const Json request = GreedyRequest(DemoText(800, 40), 30);
   TokenIds ids;
-  double kept_bytes = 0;
+  double kept_bytes = Figures(*Kept()).kept_bytes;
   for (const char* key : {"one", "other"}) {
-    const HttpClient client(kept_->http_address(), std::chrono::seconds(120), key);
-    const Figures before(*kept_);
+    const HttpClient client(Kept()->http_address(), std::chrono::seconds(120), key);
+    const Figures before(*Kept());
     const Completion first = Complete(client, request);
     ASSERT_TRUE(first.ok()) << first.error;
     EXPECT_EQ(CachedTokens(first), 0u);
-    EXPECT_EQ(Figures(*kept_).hits, before.hits);
+    EXPECT_EQ(Figures(*Kept()).hits, before.hits);
     const Completion again = Complete(client, request);
-    EXPECT_EQ(Figures(*kept_).hits, before.hits + 1);
+    EXPECT_EQ(Figures(*Kept()).hits, before.hits + 1);
     if (ids.empty()) ids = first.ids;
     EXPECT_EQ(first.ids, ids);
     EXPECT_EQ(again.ids, ids);
-    EXPECT_EQ(Figures(*kept_).kept_bytes, kept_bytes += 800 / kColumn * kColumn * kTokenBytes);
+    EXPECT_EQ(Figures(*Kept()).kept_bytes, kept_bytes += 800 / kColumn * kColumn * kTokenBytes);
   }
 }
 
 TEST_P(ResidentPrefix, WhatTheCacheRankDoesNotHaveIsComputed) {
-  kept_ = StartOnGpu(GetParam(), {"--max-context=2048", "--prefix-cache=false"});
-  ASSERT_NE(kept_, nullptr);
+  const auto kept = StartOnGpu(GetParam(), {"--max-context=2048", "--prefix-cache=false"});
+  ASSERT_NE(kept, nullptr);
   const Json request = GreedyRequest(DemoText(700, 9), 30);
-  const Completion first = Complete(kept_->http(), request), again = Complete(kept_->http(), request);
+  const Completion first = Complete(kept->http(), request), again = Complete(kept->http(), request);
   ASSERT_TRUE(first.ok() && again.ok()) << first.error << again.error;
   EXPECT_EQ(CachedTokens(again), 0u);
   EXPECT_EQ(again.ids, first.ids);
-  const Figures figures(*kept_);
+  const Figures figures(*kept);
   EXPECT_EQ(figures.hits, 0);
   EXPECT_EQ(figures.kept_bytes, 640 * kTokenBytes) << "once, and not for each of them";
-  EXPECT_EQ(kept_->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"), 2 * 700);
+  EXPECT_EQ(kept->MetricsOf("inference-0").Value("winnow_rank_prompt_tokens_total"), 2 * 700);
 }
 
 // Slots for four at a time; what is kept of earlier ones makes room for them.
 TEST_P(ResidentPrefix, WhatIsKeptGivesWayAndChangesNoAnswer) {
-  kept_ = StartOnGpu(GetParam(), {"--max-context=1024", "--max-running=6", "--slot-memory=12MiB"});
-  ASSERT_NE(kept_, nullptr);
+  const auto kept = StartOnGpu(GetParam(), {"--max-context=512", "--max-running=6", "--slot-memory=6MiB"});
+  ASSERT_TRUE(kept != nullptr && Plain() != nullptr);
   constexpr int kPrompts = 8, kTokens = 16;
   std::vector<Json> requests;
   std::vector<TokenIds> expected;
   for (int i = 0; i < kPrompts; ++i) {
-    requests.push_back(
-        GreedyRequest(Joined(DemoText(200 + 150 * (i % 2), 5), DemoText(300 + 31 * i, 50 * i)), kTokens));
-    expected.push_back(OfPlain(requests.back()).ids);
+    requests.push_back(GreedyRequest(Joined(DemoText(100 + 75 * (i % 2), 5), DemoText(150 + 16 * i, 50 * i)), kTokens));
+    expected.push_back(IdsOfPlain(requests.back()));
     ASSERT_EQ(expected.back().size(), static_cast<size_t>(kTokens));
   }
   for (int round = 0; round < 2; ++round) {
@@ -195,7 +218,7 @@ TEST_P(ResidentPrefix, WhatIsKeptGivesWayAndChangesNoAnswer) {
     for (int i = 0; i < kPrompts; ++i) {
       const int prompt = (i * 3 + round) % kPrompts;
       together.push_back(
-          std::async(std::launch::async, [&, prompt] { return Complete(kept_->http(), requests[prompt]); }));
+          std::async(std::launch::async, [&, prompt] { return Complete(kept->http(), requests[prompt]); }));
     }
     for (int i = 0; i < kPrompts; ++i) {
       const Completion completion = together[i].get();
@@ -203,28 +226,28 @@ TEST_P(ResidentPrefix, WhatIsKeptGivesWayAndChangesNoAnswer) {
       EXPECT_EQ(completion.ids, expected[(i * 3 + round) % kPrompts]) << "round " << round << ", request " << i;
     }
   }
-  const Figures figures(*kept_);
-  EXPECT_GT(figures.evicted_tokens, 500);
+  const Figures figures(*kept);
+  EXPECT_GT(figures.evicted_tokens, 250);
   EXPECT_GT(figures.hits, 0);
-  EXPECT_LE(figures.kept_bytes, 12 << 20);
-  EXPECT_TRUE(NothingIsUsed(*kept_));
+  EXPECT_LE(figures.kept_bytes, 6 << 20);
+  EXPECT_TRUE(NothingIsUsed(*kept));
 }
 
 // With slices so short that answers lose their slots again and again.
 TEST_P(ResidentPrefix, WhatIsPreemptedResumesWithTheRowsThatItHad) {
-  kept_ = StartOnGpu(GetParam(), {"--max-context=1024", "--max-running=2", "--age-bound=30ms"});
-  ASSERT_NE(kept_, nullptr);
+  const auto kept = StartOnGpu(GetParam(), {"--max-context=1024", "--max-running=2", "--age-bound=30ms"});
+  ASSERT_TRUE(kept != nullptr && Plain() != nullptr);
   std::vector<Json> requests;
   std::vector<TokenIds> expected;
   for (int i = 0; i < 4; ++i) {
-    requests.push_back(GreedyRequest(DemoText(300 + i, 300 + i), 120));
-    expected.push_back(OfPlain(requests.back()).ids);
+    requests.push_back(GreedyRequest(DemoText(300 + i, 300 + i), 50));
+    expected.push_back(IdsOfPlain(requests.back()));
   }
   double preempted = 0;
   for (int round = 0; round < 20 && preempted < 4; ++round) {
     std::vector<std::future<Completion>> together;
     for (const Json& request : requests) {
-      together.push_back(std::async(std::launch::async, [&] { return Complete(kept_->http(), request); }));
+      together.push_back(std::async(std::launch::async, [&] { return Complete(kept->http(), request); }));
     }
     for (int i = 0; i < 4; ++i) {
       const Completion completion = together[i].get();
@@ -234,9 +257,9 @@ TEST_P(ResidentPrefix, WhatIsPreemptedResumesWithTheRowsThatItHad) {
     }
   }
   EXPECT_GE(preempted, 4);
-  const Metrics rank = kept_->MetricsOf("inference-0");
+  const Metrics rank = kept->MetricsOf("inference-0");
   const double resumed = rank.Value("winnow_rank_sequences_total", {{"outcome", "resumed"}});
-  const Figures figures(*kept_);
+  const Figures figures(*kept);
   EXPECT_LE(figures.refilled_bytes - figures.streamed_back_bytes, resumed * kColumn * kTokenBytes)
       << "less than a column for each that resumes";
   EXPECT_EQ(rank.Value("winnow_rank_sequences_total", {{"outcome", "failed"}}), 0);
@@ -244,17 +267,17 @@ TEST_P(ResidentPrefix, WhatIsPreemptedResumesWithTheRowsThatItHad) {
 }
 
 TEST_P(ResidentPrefix, AKilledRankLeavesNoTraceInAnAnswer) {
-  kept_ = StartOnGpu(GetParam(), {"--inference-ranks=2", "--max-context=2048"});
-  ASSERT_NE(kept_, nullptr);
-  const Json request = GreedyRequest(DemoText(600, 600), 400);
-  const Completion undisturbed = Complete(kept_->http(), request);
+  const auto kept = StartOnGpu(GetParam(), {"--inference-ranks=2", "--max-context=2048"});
+  ASSERT_NE(kept, nullptr);
+  const Json request = GreedyRequest(DemoText(600, 600), 200);
+  const Completion undisturbed = Complete(kept->http(), request);
   ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
-  const std::vector<pid_t> ranks = kept_->Pids("inference-rank");
+  const std::vector<pid_t> ranks = kept->Pids("inference-rank");
   ASSERT_EQ(ranks.size(), 2u);
   size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(kept_->http(), request, [&](size_t tokens) {
+  const Completion disturbed = StreamCompletion(kept->http(), request, [&](size_t tokens) {
     for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      if (kept_->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_local_sequences") < 1) continue;
+      if (kept->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_local_sequences") < 1) continue;
       kill(ranks[rank], SIGKILL);
       tokens_at_kill = tokens;
     }
@@ -263,7 +286,7 @@ TEST_P(ResidentPrefix, AKilledRankLeavesNoTraceInAnAnswer) {
   ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
   EXPECT_TRUE(disturbed.ok()) << disturbed.error;
   EXPECT_EQ(disturbed.ids, undisturbed.ids);
-  EXPECT_EQ(Complete(kept_->http(), request).ids, undisturbed.ids);
+  EXPECT_EQ(Complete(kept->http(), request).ids, undisturbed.ids);
 }
 
 }  // namespace

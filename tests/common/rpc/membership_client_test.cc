@@ -16,6 +16,8 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr uint32_t kLeaseMs = 300;
+// Of which nobody waits for the end: a machine that stands still for a moment does not let it run out.
+constexpr uint32_t kLongLeaseMs = 60'000;
 
 // A router that can forget its ranks and be late with all its answers.
 class FakeMembership final : public v1::MembershipService::Service {
@@ -30,7 +32,7 @@ class FakeMembership final : public v1::MembershipService::Service {
     ++registrations;
     metrics_address = request->metrics_address();
     known.insert(request->identity().incarnation());
-    response->set_lease_ms(kLeaseMs);
+    response->set_lease_ms(lease_ms);
     response->set_heartbeat_ms(20);
     changed.notify_all();
     return grpc::Status::OK;
@@ -74,6 +76,7 @@ class FakeMembership final : public v1::MembershipService::Service {
   // Guarded by mutex.
   grpc::Status refusal;
   bool mute = false;
+  uint32_t lease_ms = kLeaseMs;
   int register_calls = 0;
   int registrations = 0;  // of these, the ones that were accepted
   int heartbeats = 0;
@@ -122,6 +125,7 @@ class MembershipClientTest : public testing::Test {
 };
 
 TEST_F(MembershipClientTest, RegistersBeatsWithItsLoadAndLeaves) {
+  membership_.lease_ms = kLongLeaseMs;
   {
     MembershipClient client(Options());
     ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 3; }));
@@ -204,6 +208,7 @@ TEST_F(MembershipClientTest, ARefusalIsFinal) {
 
 TEST_F(MembershipClientTest, JoinsEveryRouterAndServesWhileOneKnowsIt) {
   FakeMembership second;
+  second.lease_ms = kLongLeaseMs;
   auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
   ASSERT_TRUE(other.ok()) << other.status();
   MembershipClient::Options options = Options();
@@ -231,12 +236,13 @@ TEST_F(MembershipClientTest, JoinsEveryRouterAndServesWhileOneKnowsIt) {
     heartbeats = second.heartbeats;
   }
   // Longer than half a lease of the one that is lost.
-  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= heartbeats + 4; }));
+  ASSERT_TRUE(second.Await([&] { return second.heartbeats >= heartbeats + 12; }));
   const std::lock_guard lock(membership_.mutex);
   EXPECT_EQ(serving_, std::vector<bool>{true});
 }
 
 TEST_F(MembershipClientTest, JoinsRoutersThatAreFoundLaterAndStaysWithThoseThatAnswer) {
+  membership_.lease_ms = kLongLeaseMs;
   FakeMembership second;
   auto other = RpcServer::Start("127.0.0.1:0", {Named<v1::MembershipService>(&second)});
   ASSERT_TRUE(other.ok()) << other.status();

@@ -235,7 +235,7 @@ TEST(SchedulerTest, ASequenceGoesOnBeforeItLosesItsPlaceAgainHoweverLongAStepTak
   Scheduler scheduler({.max_running = 1, .age_bound = kBound}, kLayout);
   scheduler.Enqueue(NewSequence(1, 10, 20), kStart);
   scheduler.Enqueue(NewSequence(2, 10, 20), kStart);
-  std::map<uint64_t, uint32_t> steps;
+  std::map<uint64_t, uint32_t> tokens;
   Scheduler::Time now = kStart;
   for (int turn = 0; turn < 20; ++turn) {
     Sequence* running = scheduler.Admit(kPlenty, now);
@@ -244,13 +244,18 @@ TEST(SchedulerTest, ASequenceGoesOnBeforeItLosesItsPlaceAgainHoweverLongAStepTak
     running->state = State::kDecoding;
     now += kStep;
     EXPECT_TRUE(scheduler.ChooseVictims(kPlenty, now).empty()) << "its step is under way";
+    now += kStep;
+    ++running->decode_steps;  // of a position before its last one, from which selections are kept
+    EXPECT_TRUE(scheduler.ChooseVictims(kPlenty, now).empty()) << "it is where it was";
+    now += kStep;
     ++running->decode_steps;
-    ++steps[running->request_id];
+    running->generated.push_back(7);
+    ++tokens[running->request_id];
     ASSERT_EQ(scheduler.ChooseVictims(kPlenty, now).size(), 1u);
     scheduler.Preempt(*running, now);
   }
-  EXPECT_EQ(steps[1], 10u);
-  EXPECT_EQ(steps[2], 10u);
+  EXPECT_EQ(tokens[1], 10u);
+  EXPECT_EQ(tokens[2], 10u);
 }
 
 // A rank with places for three, under more urgent requests than it can serve.
@@ -309,7 +314,7 @@ TEST(SchedulerTest, PastTheAgeBoundTheWaitIsBounded) {
     scheduler.ForEach([&](Sequence& sequence) {
       Life& life = lives[&sequence];
       if (sequence.state == State::kDecoding) {
-        ++sequence.decode_steps;
+        sequence.generated.push_back(7);
         if ((life.left -= milliseconds(100)) <= milliseconds(0)) done.push_back(&sequence);
       } else if (life.most_wait.count() > 0) {
         EXPECT_LT(now - sequence.waiting_since, life.most_wait) << "request " << sequence.request_id;
