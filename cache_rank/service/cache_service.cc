@@ -2,6 +2,7 @@
 
 #include "cache_rank/service/cache_rank.h"
 #include "cache_rank/service/call_deadline.h"
+#include "cache_rank/service/channel_number.h"
 #include "cache_rank/service/stored_spans.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/trace_carriers.h"
@@ -10,11 +11,6 @@
 
 namespace winnow {
 namespace {
-
-// Channel ids are small numbers here; anything else names no channel.
-uint32_t LinkId(uint64_t channel_id) {
-  return channel_id <= UINT32_MAX ? static_cast<uint32_t>(channel_id) : 0;
-}
 
 // What a call says of its trace: nothing where nobody traces.
 struct CallTrace {
@@ -56,15 +52,14 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
       .pulls_prefix = request->pulls_prefix(),
       .shard = ShardOf(*request)};
   if (request->has_max_cached_tokens()) options.max_cached_tokens = request->max_cached_tokens();
-  const absl::StatusOr<DataPlane::Opened> opened =
-      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
-                   options = std::move(options)](DataPlane& data_plane) {
-                    auto opened = data_plane.OpenSequence(link, options);
-                    if (opened.ok())
-                      NoteAttached("open", trace.parent, trace.start_unix_nanos, data_plane, options.sequence_id);
-                    return opened;
-                  });
+  const absl::StatusOr<DataPlane::Opened> opened = rank_->Call(
+      CallDeadline(*context, rank_->options().call_timeout),
+      [this, trace = TraceOfCall(*rank_, *context), link = LinkOf(rank_->options().identity, request->channel_id()),
+       options = std::move(options)](DataPlane& data_plane) {
+        auto opened = data_plane.OpenSequence(link, options);
+        if (opened.ok()) NoteAttached("open", trace.parent, trace.start_unix_nanos, data_plane, options.sequence_id);
+        return opened;
+      });
   if (opened.ok()) {
     response->set_attach_epoch(opened->attach_epoch);
     response->set_cached_tokens(opened->cached_tokens);
@@ -74,25 +69,25 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1::PushPrefixRequest* request,
                                           v1::PushPrefixResponse*) {
-  return ToGrpc(
-      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [link = LinkId(request->channel_id()), id = request->sequence_id(), epoch = request->attach_epoch(),
-                   rows = PrefixRows{.layer = request->layer(),
-                                     .num_layers = 1 + request->more_layers(),
-                                     .sinks = request->sink_positions(),
-                                     .first = request->first_position(),
-                                     .end = request->end_position()}](DataPlane& data_plane) {
-                    return data_plane.PushPrefix(link, id, epoch, rows);
-                  }));
+  return ToGrpc(rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                            [link = LinkOf(rank_->options().identity, request->channel_id()),
+                             id = request->sequence_id(), epoch = request->attach_epoch(),
+                             rows = PrefixRows{.layer = request->layer(),
+                                               .num_layers = 1 + request->more_layers(),
+                                               .sinks = request->sink_positions(),
+                                               .first = request->first_position(),
+                                               .end = request->end_position()}](DataPlane& data_plane) {
+                              return data_plane.PushPrefix(link, id, epoch, rows);
+                            }));
 }
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
                                               v1::AttachSequenceResponse* response) {
   const absl::StatusOr<DataPlane::Attached> attached = rank_->Call(
       CallDeadline(*context, rank_->options().call_timeout),
-      [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()), id = request->sequence_id(),
-       max_restart = request->max_restart_position(), shard = ShardOf(*request), all_rows = request->wants_all_rows(),
-       call = request->call()](DataPlane& data_plane) {
+      [this, trace = TraceOfCall(*rank_, *context), link = LinkOf(rank_->options().identity, request->channel_id()),
+       id = request->sequence_id(), max_restart = request->max_restart_position(), shard = ShardOf(*request),
+       all_rows = request->wants_all_rows(), call = request->call()](DataPlane& data_plane) {
         rank_->spans().End(data_plane.store().Find(id), "taken_over");
         auto attached = data_plane.AttachSequence(link, id, max_restart, shard, all_rows, call);
         if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
@@ -108,15 +103,15 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
 
 grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const v1::ForkSequenceRequest* request,
                                             v1::ForkSequenceResponse* response) {
-  const absl::StatusOr<DataPlane::Forked> forked =
-      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [this, trace = TraceOfCall(*rank_, *context), link = LinkId(request->channel_id()),
-                   source = request->source_sequence_id(), id = request->sequence_id(),
-                   max_positions = request->max_positions()](DataPlane& data_plane) {
-                    auto forked = data_plane.ForkSequence(link, source, id, max_positions);
-                    if (forked.ok()) NoteAttached("fork", trace.parent, trace.start_unix_nanos, data_plane, id);
-                    return forked;
-                  });
+  const absl::StatusOr<DataPlane::Forked> forked = rank_->Call(
+      CallDeadline(*context, rank_->options().call_timeout),
+      [this, trace = TraceOfCall(*rank_, *context), link = LinkOf(rank_->options().identity, request->channel_id()),
+       source = request->source_sequence_id(), id = request->sequence_id(),
+       max_positions = request->max_positions()](DataPlane& data_plane) {
+        auto forked = data_plane.ForkSequence(link, source, id, max_positions);
+        if (forked.ok()) NoteAttached("fork", trace.parent, trace.start_unix_nanos, data_plane, id);
+        return forked;
+      });
   if (forked.ok()) {
     response->set_attach_epoch(forked->attach_epoch);
     response->set_position(forked->position);
@@ -126,16 +121,16 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
                                                v1::ReleaseSequenceResponse*) {
-  absl::Status released =
-      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
-                  [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(),
-                   link = LinkId(request->channel_id()), call = request->call()](DataPlane& data_plane) {
-                    if (call != 0) return data_plane.UndoAttach(link, id, call);
-                    const CachedSequence* const held = data_plane.store().Find(id);
-                    const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
-                    if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");
-                    return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
-                  });
+  absl::Status released = rank_->Call(
+      CallDeadline(*context, rank_->options().call_timeout),
+      [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(),
+       link = LinkOf(rank_->options().identity, request->channel_id()), call = request->call()](DataPlane& data_plane) {
+        if (call != 0) return data_plane.UndoAttach(link, id, call);
+        const CachedSequence* const held = data_plane.store().Find(id);
+        const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
+        if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");
+        return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
+      });
   // A cache rank that holds nothing has nothing to release.
   if (absl::IsNotFound(released)) released = absl::OkStatus();
   return ToGrpc(released);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cache_rank/service/cache_rank.h"
+#include "cache_rank/service/channel_number.h"
 #include "common/rpc/grpc_status.h"
 #include "common/selection/selection_proto.h"
 #include "common/selection/shard_spec.h"
@@ -86,7 +87,7 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
       if (!ended_) {
         *response_.mutable_identity() = rank_->options().identity;
         response_.set_worker_address(answer->worker_address);
-        response_.set_channel_id(answer->channel_id);
+        response_.set_channel_id(ChannelNumber(rank_->options().identity, answer->channel_id));
         response_.set_kernel_set(std::string(rank_->kernels().name));
         response_.mutable_protection()->set_level(static_cast<v1::LinkProtection::Level>(answer->protection.level));
         if (answer->protection.level != Protection::kPlain) {

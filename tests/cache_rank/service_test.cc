@@ -109,6 +109,17 @@ class CacheRankServiceTest : public testing::Test {
   std::unique_ptr<v1::TransportService::Stub> transport_;
 };
 
+// gRPC connects again by itself, to whatever process is at the address now.
+TEST_F(CacheRankServiceTest, ACallThatIsMeantForAnotherStartOfTheProcessFindsNoChannel) {
+  grpc::ClientContext context;
+  std::unique_ptr<Stream> stream;
+  const uint64_t channel = Exchange(context, stream, Request());
+  ASSERT_NE(channel, 0u);
+  constexpr uint64_t kOtherStart = uint64_t{1} << 32;
+  EXPECT_EQ(Open(channel ^ kOtherStart, 7, 100).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_TRUE(Open(channel, 7, 100).ok());
+}
+
 TEST_F(CacheRankServiceTest, OpensAttachesForksAndReleases) {
   grpc::ClientContext context;
   std::unique_ptr<Stream> stream;
