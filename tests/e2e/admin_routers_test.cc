@@ -51,7 +51,7 @@ class AdminOfRouters : public testing::Test {
 };
 
 TEST_F(AdminOfRouters, WithoutARegistryAnOrderIsOfThoseThatAreNamed) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   EXPECT_THAT(RunOk(Both(), "admin cordon inference-0"),
               HasSubstr("Taken by router-0 at " + Address(0) + ", router-1 at " + Address(1) + ", until they end."));
   for (const int router : {0, 1}) EXPECT_EQ(StateAt(router, "inference-0"), "cordoned");
@@ -68,7 +68,7 @@ TEST_F(AdminOfRouters, WithoutARegistryAnOrderIsOfThoseThatAreNamed) {
 }
 
 TEST_F(AdminOfRouters, ADrainEmptiesARankOfTheRequestsOfBoth) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   constexpr size_t kStreams = 6;
   const auto request = [](size_t i) { return GreedyRequest(DemoText(200 + 30 * i, 31 * i), 500); };
   std::vector<std::unique_ptr<ResumingClient>> undisturbed, clients;
@@ -96,7 +96,7 @@ TEST_F(AdminOfRouters, ADrainEmptiesARankOfTheRequestsOfBoth) {
 TEST_F(AdminOfRouters, InARegistryAnOrderHoldsAtAllOfThemAndForThoseToCome) {
   if (!EtcdServer::IsInstalled()) GTEST_SKIP() << "there is no etcd";
   EtcdServer etcd;
-  StartPair({"--registry=" + etcd.url().ToString(), "--registry-lease=3s"});
+  ASSERT_NO_FATAL_FAILURE(StartPair({"--registry=" + etcd.url().ToString(), "--registry-lease=3s"}));
   const auto ranks = [&](int router) { return routers_->http(router).Get("/ranks").body; };
   for (const int router : {0, 1}) {
     EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] {

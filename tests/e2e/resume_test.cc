@@ -44,7 +44,7 @@ class Resume : public testing::Test {
 };
 
 TEST_F(Resume, AClientThatLostItsConnectionGoesOnWhereItWas) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   for (size_t i = 0; i < 4; ++i) {
     SCOPED_TRACE(i);
     Json request = Request(i);
@@ -68,7 +68,7 @@ TEST_F(Resume, AClientThatLostItsConnectionGoesOnWhereItWas) {
 }
 
 TEST_F(Resume, SixteenStreamsGoOnOnTheOtherRouterWhenTheirsIsKilled) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   constexpr size_t kStreams = 16;
   std::vector<std::unique_ptr<ResumingClient>> undisturbed, disturbed;
   for (size_t i = 0; i < kStreams; ++i) {
@@ -111,7 +111,7 @@ TEST_F(Resume, SixteenStreamsGoOnOnTheOtherRouterWhenTheirsIsKilled) {
 }
 
 TEST_F(Resume, WithItsRankGoneTooItIsComputedAgain) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   ResumingClient undisturbed(*routers_, Request(1)), cut(*routers_, Request(1));
   undisturbed.Read();
   const auto prompt_tokens = [&] {
@@ -132,7 +132,7 @@ TEST_F(Resume, WithItsRankGoneTooItIsComputedAgain) {
 }
 
 TEST_F(Resume, WhatNobodyResumesIsFreedAfterTheGrace) {
-  StartPair({"--resume-grace=1s"});
+  ASSERT_NO_FATAL_FAILURE(StartPair({"--resume-grace=1s"}));
   ResumingClient client(*routers_, Request(0, 3000));
   client.Read(5);
   EXPECT_TRUE(WaitUntil(milliseconds(10'000), [&] { return routers_->Held() == 1; }));
@@ -142,7 +142,7 @@ TEST_F(Resume, WhatNobodyResumesIsFreedAfterTheGrace) {
 }
 
 TEST_F(Resume, AnAbortFreesAtOnceOnAnyRouterAndOthersMayNotTouchIt) {
-  StartPair({"--resume-grace=10m"});
+  ASSERT_NO_FATAL_FAILURE(StartPair({"--resume-grace=10m"}));
   ResumingClient client(*routers_, Request(0, 3000));
   client.Read(5);
   EXPECT_TRUE(WaitUntil(milliseconds(10'000), [&] { return routers_->Held() == 1; }));
@@ -171,7 +171,7 @@ TEST_F(Resume, AnAbortFreesAtOnceOnAnyRouterAndOthersMayNotTouchIt) {
 }
 
 TEST_F(Resume, OverGrpcWithTheTokenOfTheFirstMessage) {
-  StartPair();
+  ASSERT_NO_FATAL_FAILURE(StartPair());
   v1::GenerateRequest request = SamplesOf("", DemoText(400), 2, kTokens);
   request.set_resumable(true);
   GenerationClient first(routers_->grpc_address(0)), second(routers_->grpc_address(1));

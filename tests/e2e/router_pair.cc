@@ -1,23 +1,12 @@
 #include "tests/e2e/router_pair.h"
 
-#include <arpa/inet.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "tests/support/free_port.h"
 
 namespace winnow::e2e {
 namespace {
 
-// Of a port that was free just now.
 std::string FreeAddress() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
+  return absl::StrCat("127.0.0.1:", FreePort());
 }
 
 constexpr const char* kSelection = "--budget=256";

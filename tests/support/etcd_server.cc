@@ -1,11 +1,9 @@
 #include "tests/support/etcd_server.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,23 +11,13 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/support/free_port.h"
+
 namespace winnow {
 namespace {
 
 constexpr const char* kProgram = "/usr/bin/etcd";
 constexpr std::chrono::seconds kStartLimit{60};
-
-uint16_t FreePort() {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof(address);
-  bind(fd, reinterpret_cast<sockaddr*>(&address), size);
-  getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size);
-  close(fd);
-  return ntohs(address.sin_port);
-}
 
 }  // namespace
 

@@ -2,16 +2,29 @@
 
 import ctypes
 import os
+import random
 import signal
 import socket
 import subprocess
 import tempfile
 
 
+_given = set()
+
+
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port that nobody uses and that was not given out before, below those that the kernel gives to connections."""
+    while True:
+        port = random.randint(20000, 32000)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in _given:
+            _given.add(port)
+            return port
 
 
 def die_with_parent():
