@@ -121,16 +121,21 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
                                                v1::ReleaseSequenceResponse*) {
-  absl::Status released = rank_->Call(
-      CallDeadline(*context, rank_->options().call_timeout),
-      [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(),
-       link = LinkOf(rank_->options().identity, request->channel_id()), call = request->call()](DataPlane& data_plane) {
-        if (call != 0) return data_plane.UndoAttach(link, id, call);
-        const CachedSequence* const held = data_plane.store().Find(id);
-        const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
-        if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");
-        return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
-      });
+  const uint32_t link = LinkOf(rank_->options().identity, request->channel_id());
+  absl::Status released =
+      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                  [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(), link,
+                   is_of_another_start = request->channel_id() != 0 && link == 0,
+                   call = request->call()](DataPlane& data_plane) -> absl::Status {
+                    // What another start of this process held, at whose epochs this one may have its own, has gone with
+                    // that.
+                    if (is_of_another_start) return absl::OkStatus();
+                    if (call != 0) return data_plane.UndoAttach(link, id, call);
+                    const CachedSequence* const held = data_plane.store().Find(id);
+                    const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);
+                    if (is_let_go) rank_->spans().End(held, detach ? "detached" : "released");
+                    return detach ? data_plane.DetachSequence(id, epoch) : data_plane.ReleaseSequence(id, epoch);
+                  });
   // A cache rank that holds nothing has nothing to release.
   if (absl::IsNotFound(released)) released = absl::OkStatus();
   return ToGrpc(released);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 
+#include "inference_rank/links/shard_release.h"
 #include "inference_rank/sequence/failed_event.h"
 #include "inference_rank/sequence/sequence_spans.h"
 
@@ -11,6 +12,8 @@ namespace {
 
 using State = Sequence::State;
 using SteadyClock = std::chrono::steady_clock;
+// Beyond any number of sequences that a rank has had: what is dropped would stay for as long as its link.
+constexpr size_t kMaxReleases = size_t{1} << 20;
 constexpr auto kIdleWait = std::chrono::milliseconds(50);
 
 // Rows are shared only where they would be computed alike.
@@ -34,10 +37,10 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
           [this] { transport_->Wake(); }),
       calls_{links_, layout_, options_.control_timeout,
              [this](std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
-               ReleaseShards(*releasers_, std::move(shards), sequence_id, detach);
+               ReleaseShards(shards, sequence_id, detach);
              }},
       openers_(std::make_unique<TaskPool>(4)),
-      releasers_(std::make_unique<TaskPool>(1)),
+      releases_({.max_queued = kMaxReleases}),
       forward_(forward),
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
@@ -87,7 +90,7 @@ void Engine::Stop() {
   scheduler_.ForEach(
       [](Sequence& sequence) { sequence.Fail(absl::UnavailableError("the inference rank is stopping"), true); });
   ReapSequences();
-  releasers_.reset();
+  releases_.Stop(RetriedCalls::AtStop::kMake);
   slots_.ReleaseAll();  // frames go before their links
   links_.Clear();
 }
@@ -423,15 +426,15 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
   // being taken over, whose other shards have not been attached there yet.
   const bool detach = sequence->taken_over || (!sequence->cancelled && sequence->retryable && !sequence->sequence_lost);
   if (detach && stopping_) return;  // the end of the links does it
-  ReleaseShards(*releasers_, sequence->shards, sequence->sequence_id, detach);
+  ReleaseShards(sequence->shards, sequence->sequence_id, detach);
 }
 
-// Until each cache rank has answered, or its link has ended.
-void Engine::ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
-  pool.Add([this, &pool, shards = std::move(shards), sequence_id, detach] {
-    std::vector<ShardLink> unanswered = calls_.Release(shards, sequence_id, detach);
-    if (!unanswered.empty() && !stopping_) ReleaseShards(pool, std::move(unanswered), sequence_id, detach);
-  });
+// Until each cache rank has answered, or needs not be told any more.
+void Engine::ReleaseShards(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) {
+  for (const ShardLink& shard : shards) {
+    releases_.Add(shard.link->address(), [release = ShardRelease(shard, sequence_id, detach),
+                                          timeout = options_.control_timeout] { return release.Call(timeout); });
+  }
 }
 
 void Engine::UpdateGauges() {

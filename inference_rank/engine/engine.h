@@ -10,6 +10,7 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "common/rpc/retried_calls.h"
 #include "inference_rank/engine/mailbox.h"
 #include "inference_rank/engine/task_pool.h"
 #include "inference_rank/links/link_table.h"
@@ -244,7 +245,7 @@ class Engine {
   bool DeviceFailed();
   void ReapSequences();
   void Retire(std::unique_ptr<Sequence> sequence);
-  void ReleaseShards(TaskPool& pool, std::vector<ShardLink> shards, uint64_t sequence_id, bool detach);
+  void ReleaseShards(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach);
   void UpdateGauges();
   v1::SelectionStats Stats(const Sequence& sequence) const;
 
@@ -259,8 +260,8 @@ class Engine {
   Mailbox mailbox_;
   LinkTable links_;
   const ShardCalls calls_;
-  std::unique_ptr<TaskPool> openers_;    // Open and Attach calls
-  std::unique_ptr<TaskPool> releasers_;  // Release calls: apart, so that opens that wait for room cannot hold them up
+  std::unique_ptr<TaskPool> openers_;  // Open and Attach calls
+  RetriedCalls releases_;              // apart, so that opens that wait for room cannot hold them up
 
   // Engine thread.
   Forward& forward_;

@@ -168,10 +168,4 @@ absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::ch
   return Ask<v1::PushPrefixResponse>(*cache_stub_, &CacheStub::PushPrefix, request, timeout, "PushPrefix").status();
 }
 
-absl::Status CacheLink::Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout) {
-  return Ask<v1::ReleaseSequenceResponse>(*cache_stub_, &CacheStub::ReleaseSequence, request, timeout,
-                                          "ReleaseSequence")
-      .status();
-}
-
 }  // namespace winnow

@@ -38,6 +38,7 @@ class CacheLink {
   const v1::Identity& peer() const { return peer_; }
   // A number for an AttachSequence, greater than those before. Any thread.
   uint64_t NextCall() { return next_call_.fetch_add(1); }
+  const std::shared_ptr<grpc::Channel>& grpc_channel() const { return grpc_channel_; }
   // Of the peer.
   const std::string& kernel_set() const { return kernel_set_; }
   int num_threads() const { return num_threads_; }
@@ -53,7 +54,6 @@ class CacheLink {
   absl::StatusOr<v1::ForkSequenceResponse> Fork(const v1::ForkSequenceRequest& request,
                                                 std::chrono::milliseconds timeout, const TraceContext* trace = nullptr);
   absl::Status PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout);
-  absl::Status Release(const v1::ReleaseSequenceRequest& request, std::chrono::milliseconds timeout);
 
   // Engine thread.
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
@@ -80,7 +80,7 @@ class CacheLink {
   // Constant after construction.
   const std::string address_;
   const std::function<void()> wake_;
-  std::shared_ptr<grpc::Channel> grpc_channel_;
+  const std::shared_ptr<grpc::Channel> grpc_channel_;
   std::unique_ptr<v1::CacheService::Stub> cache_stub_;
   std::unique_ptr<v1::TransportService::Stub> transport_stub_;
   // Set by Exchange, before the link is shared.

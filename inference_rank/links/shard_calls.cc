@@ -5,6 +5,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "common/selection/selection_proto.h"
 #include "common/selection/shard_spec.h"
+#include "inference_rank/links/shard_release.h"
 
 namespace winnow {
 namespace {
@@ -185,16 +186,11 @@ void ShardCalls::Undo(std::span<const ShardLink> opened, std::vector<ShardLink> 
 
 std::vector<ShardLink> ShardCalls::Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const {
   std::vector<ShardLink> unanswered;
-  v1::ReleaseSequenceRequest request;
-  request.set_sequence_id(sequence_id);
-  request.set_detach(detach);
   for (const ShardLink& shard : shards) {
-    if ((shard.attach_epoch == 0 && shard.doubtful_call == 0) || !shard.link->alive()) continue;
-    request.set_attach_epoch(shard.attach_epoch);
-    request.set_channel_id(shard.link->channel_id());
-    request.set_call(shard.doubtful_call);
-    const absl::Status released = shard.link->Release(request, timeout);
-    if (absl::IsDeadlineExceeded(released) && shard.link->alive()) unanswered.push_back(shard);
+    const ShardRelease release(shard, sequence_id, detach);
+    // Who has lost its link does not answer soon.
+    const bool is_over = shard.link->alive() ? release.Call(timeout) : !release.IsNeeded();
+    if (!is_over) unanswered.push_back(shard);
   }
   return unanswered;
 }

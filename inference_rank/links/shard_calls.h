@@ -58,9 +58,8 @@ struct ShardCalls {
   };
   absl::Status PushPrefix(std::span<const ShardLink> shards, uint64_t sequence_id, int first_layer, int num_layers,
                           const PrefixRows& rows) const;
-  // Frees, or detaches, what is attached. A cache rank whose link has ended detaches the sequence itself, and frees it
-  // in time. Returns the shards whose cache rank has not answered although its link is up: it may have stopped for a
-  // while, and would keep them attached for as long as the link lasts.
+  // Frees, or detaches, what is attached. Returns the shards whose cache ranks have not answered and have to be told
+  // (ShardRelease).
   std::vector<ShardLink> Release(std::span<const ShardLink> shards, uint64_t sequence_id, bool detach) const;
 
  private:

@@ -45,6 +45,23 @@ bool NothingIsLeft(const Cluster& cluster) {
          Sum(cluster, "cache", "winnow_kv_blocks", {{"state", "used"}}) == 0 &&
          Sum(cluster, "cache", "winnow_kv_blocks", {{"state", "reserved"}}) == 0;
 }
+// For messages: the same numbers by rank.
+std::string WhatIsLeft(const Cluster& cluster) {
+  std::string left;
+  for (const std::string& rank : cluster.ranks()) {
+    if (!rank.starts_with("cache")) continue;
+    const Metrics metrics = cluster.MetricsOf(rank);
+    for (const char* state : {"active", "detached"}) {
+      left += absl::StrCat(rank, " ", state, " ", metrics.Value("winnow_sequences", {{"state", state}}), "; ");
+    }
+    for (const char* state : {"used", "reserved"}) {
+      left += absl::StrCat(state, " blocks ", metrics.Value("winnow_kv_blocks", {{"state", state}}), "; ");
+    }
+    left += absl::StrCat("replicas ", metrics.Value("winnow_replicas"), ", sequences with one ",
+                         metrics.Value("winnow_replicated_sequences"), "\n");
+  }
+  return left;
+}
 bool CacheRanksServe(const Cluster& cluster, int count) {
   return Router(cluster, "winnow_router_ranks", {{"kind", "cache"}}) == count;
 }
@@ -133,7 +150,7 @@ TEST(Replica, TakesOverFromACacheRankThatIsKilled) {
     EXPECT_GE(Router(*cluster, "winnow_replica_promotions_total"), promotions + 1);
     EXPECT_EQ(Computed(*cluster), computed) << "a prompt was computed again";
     EXPECT_EQ(Router(*cluster, "winnow_failovers_total", {{"mode", "recompute"}}), 0);
-    EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); }));
+    EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
   }
   EXPECT_EQ(Router(*cluster, "winnow_router_mismatched_tokens_total"), 0);
   EXPECT_EQ(Router(*cluster, "winnow_router_not_identical_total"), 0);
@@ -158,7 +175,7 @@ TEST(Replica, TakesOverFromACacheRankThatIsStopped) {
   streams.ExpectIds(undisturbed);
   EXPECT_EQ(Router(*cluster, "winnow_router_mismatched_tokens_total"), 0);
   EXPECT_EQ(Router(*cluster, "winnow_router_not_identical_total"), 0);
-  EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); }));
+  EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
 }
 
 TEST(Replica, SamplesOfOnePromptGoOnWithTheirs) {
@@ -169,7 +186,7 @@ TEST(Replica, SamplesOfOnePromptGoOnWithTheirs) {
   GenerationClient client(*cluster);
   const Answer undisturbed = client.Generate(request)->Finish();
   ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.error_message();
-  ASSERT_TRUE(WaitUntil(kPatience, [&] { return NothingIsLeft(*cluster); }));
+  ASSERT_TRUE(WaitUntil(kPatience, [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
   const auto call = client.Generate(request);
   ASSERT_TRUE(call->ReadUntil(10, kSamples - 1));
   std::atomic<bool> is_read = false;
@@ -191,7 +208,7 @@ TEST(Replica, SamplesOfOnePromptGoOnWithTheirs) {
   }
   EXPECT_EQ(Computed(*cluster), computed);
   EXPECT_EQ(Router(*cluster, "winnow_replica_promotions_total"), kSamples);
-  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); }));
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
 }
 
 // Also while prompts are computed, while replicas are opened and while they catch up: what is not there is computed
@@ -219,7 +236,7 @@ TEST(Replica, IsMadeAnewElsewhereWhenItIsLostItself) {
   ASSERT_NE(cluster, nullptr);
   const std::vector<Json> requests = {GreedyRequest(DemoText(1500, 100), 3 * kTokens)};
   const std::vector<TokenIds> undisturbed = Undisturbed(*cluster, requests);
-  ASSERT_TRUE(WaitUntil(kPatience, [&] { return NothingIsLeft(*cluster); }));
+  ASSERT_TRUE(WaitUntil(kPatience, [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
   const double computed = Computed(*cluster);
   Streams streams(*cluster, requests);
   ASSERT_TRUE(WaitUntil(kPatience, [&] { return AreFed(*cluster, 1); }));
@@ -241,7 +258,7 @@ TEST(Replica, IsMadeAnewElsewhereWhenItIsLostItself) {
   streams.ExpectIds(undisturbed);
   EXPECT_EQ(Router(*cluster, "winnow_replica_promotions_total"), 1);
   EXPECT_EQ(Computed(*cluster) - computed, of_prompt) << "the prompt was computed again";
-  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); }));
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
 }
 
 TEST(Replica, WithoutRoomForItRequestsFinishAllTheSame) {
@@ -254,7 +271,7 @@ TEST(Replica, WithoutRoomForItRequestsFinishAllTheSame) {
   const std::vector<TokenIds> undisturbed = Undisturbed(*cluster, requests);
   Streams streams(*cluster, requests);
   streams.ExpectIds(undisturbed);
-  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); }));
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
 }
 
 }  // namespace

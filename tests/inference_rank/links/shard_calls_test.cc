@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "common/selection/shard_spec.h"
+#include "inference_rank/links/shard_release.h"
 #include "tests/inference_rank/served_cache_rank.h"
 
 namespace winnow {
@@ -224,6 +225,36 @@ TEST_F(ShardCallsTest, SaysWhichCacheRanksWereNotReachedSoThatTheyCanBeToldLater
   EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty());
   EXPECT_EQ(SequencesOn(first_) + SequencesOn(second_), 0u);
   EXPECT_TRUE(calls_.Release(unanswered, 7, /*detach=*/false).empty()) << "what is not there was freed";
+}
+
+// A cache rank detaches by itself what was attached over a link that ends. That nobody comes back it must be told.
+TEST_F(ShardCallsTest, WhatIsOverIsFreedAlsoWhenItsLinkHasEnded) {
+  const auto over = Open(7), left = Open(8);
+  const std::vector<ShardRelease> releases = {ShardRelease(over->shards[0], 7, /*detach=*/false),
+                                              ShardRelease(over->shards[1], 7, /*detach=*/false)};
+  const ShardRelease detached(left->shards[0], 8, /*detach=*/true);
+  EXPECT_TRUE(detached.IsNeeded());
+  for (const ShardLink& shard : over->shards) shard.link->MarkDead();
+  EXPECT_FALSE(detached.IsNeeded());
+  EXPECT_EQ(calls_.Release(over->shards, 7, /*detach=*/false).size(), 2u) << "nobody waits for them here";
+  EXPECT_TRUE(calls_.Release(left->shards, 8, /*detach=*/true).empty());
+  for (const ShardRelease& release : releases) EXPECT_TRUE(release.Call(milliseconds(5000)));
+  EXPECT_EQ(SequencesOn(first_), 1u);
+  EXPECT_EQ(SequencesOn(second_), 1u);
+}
+
+// A process that has taken the address of another counts epochs anew.
+TEST_F(ShardCallsTest, WhatAnotherStartOfTheCacheRankHeldIsNotThisOnes) {
+  const auto opened = Open(7);
+  v1::ReleaseSequenceRequest request;
+  request.set_sequence_id(7);
+  request.set_attach_epoch(opened->shards[0].attach_epoch);
+  request.set_channel_id(opened->shards[0].link->channel_id() ^ uint64_t{1} << 32);
+  const auto stub = v1::CacheService::NewStub(opened->shards[0].link->grpc_channel());
+  grpc::ClientContext context;
+  v1::ReleaseSequenceResponse response;
+  EXPECT_TRUE(stub->ReleaseSequence(&context, request, &response).ok());
+  EXPECT_EQ(SequencesOn(first_), 1u);
 }
 
 // Without an answer it is not known whether a sequence was opened: if it was, it is nobody's.

@@ -180,7 +180,7 @@ TEST_F(GivenUpSequences, WhatEndsOnItsRankIsFreedByThatRank) {
 TEST(CacheRankOrders, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
   RecordingCacheRank stopped("cache-0"), other("cache-1");
   stopped.LeaveUnanswered(5);
-  CacheRankOrders orders(ChannelTo, {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)});
+  CacheRankOrders orders(ChannelTo, {.retries = {.first_pause = milliseconds(1), .longest_pause = milliseconds(4)}});
   for (uint64_t id = 1; id <= 3; ++id) orders.Release(id, stopped.identity());
   for (uint64_t id = 4; id <= 6; ++id) orders.Release(id, other.identity());
   EXPECT_THAT(other.AwaitFreed(3), ElementsAre(4, 5, 6));
@@ -190,7 +190,7 @@ TEST(CacheRankOrders, AsksACacheRankThatDoesNotAnswerAgainAndOthersMeanwhile) {
 TEST(CacheRankOrders, GivesACacheRankUpThatNeverAnswers) {
   RecordingCacheRank lost("cache-0"), other("cache-1");
   lost.LeaveUnanswered(1);
-  CacheRankOrders orders(ChannelTo, {.first_pause = milliseconds(1), .patience = milliseconds(0)});
+  CacheRankOrders orders(ChannelTo, {.retries = {.first_pause = milliseconds(1), .patience = milliseconds(0)}});
   orders.Release(1, lost.identity());
   orders.Release(2, other.identity());
   EXPECT_THAT(other.AwaitFreed(1), ElementsAre(2));

@@ -2,6 +2,7 @@
 
 #include "common/rpc/identity.h"
 #include "common/selection/selection_proto.h"
+#include "inference_rank/links/shard_release.h"
 
 namespace winnow {
 
@@ -60,10 +61,9 @@ absl::Status HostedCacheRank::Open(Sequence& sequence, const KvLayout& layout) {
 }
 
 absl::Status HostedCacheRank::Release(const Sequence& sequence) {
-  v1::ReleaseSequenceRequest request;
-  request.set_sequence_id(sequence.sequence_id);
-  request.set_attach_epoch(sequence.shards.front().attach_epoch);
-  return link_->Release(request, options_.waits.timeout);
+  const ShardRelease release(sequence.shards.front(), sequence.sequence_id, /*detach=*/false);
+  if (release.Call(options_.waits.timeout)) return absl::OkStatus();
+  return absl::DeadlineExceededError("the cache rank does not answer ReleaseSequence");
 }
 
 absl::StatusOr<uint64_t> HostedCacheRank::ScoredKeyBytes(uint64_t sequence_id) {
