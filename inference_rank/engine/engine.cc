@@ -262,6 +262,14 @@ void Engine::HandOverIfStored(Sequence& sequence) {
 void Engine::Supersede(uint64_t sequence_id) {
   scheduler_.ForEach([&](Sequence& sequence) {
     if (sequence.sequence_id != sequence_id) return;
+    // Behind a cut stream an earlier attempt may come after the one that the router waits for, which must hear of it.
+    // Of attempts that it gave up the router takes no word.
+    if (!sequence.cancelled && sequence.state != State::kHandedOver) {
+      v1::DispatchResponse event =
+          FailedEvent(sequence.request_id, absl::AbortedError("another attempt has taken the sequence over"));
+      event.mutable_failed()->set_retryable(true);
+      sequence.sink->Send(std::move(event));
+    }
     sequence.taken_over = true;
     sequence.cancelled = true;
     sequence.followers_due = 0;
