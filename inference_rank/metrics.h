@@ -24,6 +24,7 @@ struct InferenceRankMetrics {
 
   std::atomic<uint64_t> prompt_tokens{0};
   std::atomic<uint64_t> cached_prompt_tokens{0};  // that came from prefix caches; not among prompt_tokens
+  std::atomic<uint64_t> kept_prompt_tokens{0};    // of prompts that others had begun; not among prompt_tokens
   // Prompts with a cached prefix, and what travelled of it, by way (PrefixAttention): rows, or queries, states and
   // rows.
   std::atomic<uint64_t> stream_back_prompts{0}, stream_back_bytes{0};

@@ -68,9 +68,9 @@ v1::ReplicaOpening OpeningOf(const CachedSequence& sequence) {
   opening.set_prompt_tokens(sequence.prompt_tokens);
   *opening.mutable_sampling() = sequence.sampling;
   *opening.mutable_shard() = ToProto(sequence.shard);
+  opening.set_prefix_salt(sequence.opened_with_salt);
   if (sequence.prompt_token_ids == nullptr) return opening;
   opening.mutable_prompt_token_ids()->Add(sequence.prompt_token_ids->begin(), sequence.prompt_token_ids->end());
-  opening.set_prefix_salt(sequence.opened_with_salt);
   return opening;
 }
 

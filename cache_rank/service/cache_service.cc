@@ -83,19 +83,23 @@ grpc::Status CacheServiceImpl::PushPrefix(grpc::ServerContext* context, const v1
 
 grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, const v1::AttachSequenceRequest* request,
                                               v1::AttachSequenceResponse* response) {
-  const absl::StatusOr<DataPlane::Attached> attached = rank_->Call(
-      CallDeadline(*context, rank_->options().call_timeout),
-      [this, trace = TraceOfCall(*rank_, *context), link = LinkOf(rank_->options().identity, request->channel_id()),
-       id = request->sequence_id(), max_restart = request->max_restart_position(), shard = ShardOf(*request),
-       all_rows = request->wants_all_rows(), call = request->call()](DataPlane& data_plane) {
-        rank_->spans().End(data_plane.store().Find(id), "taken_over");
-        auto attached = data_plane.AttachSequence(link, id, max_restart, shard, all_rows, call);
-        if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
-        return attached;
-      });
+  AttachOptions options{
+      .shard = ShardOf(*request), .wants_all_rows = request->wants_all_rows(), .call = request->call()};
+  if (request->has_prefix_salt()) options.prefix_salt = request->prefix_salt();
+  const absl::StatusOr<DataPlane::Attached> attached =
+      rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
+                  [this, trace = TraceOfCall(*rank_, *context),
+                   link = LinkOf(rank_->options().identity, request->channel_id()), id = request->sequence_id(),
+                   max_restart = request->max_restart_position(), options = std::move(options)](DataPlane& data_plane) {
+                    rank_->spans().End(data_plane.store().Find(id), "taken_over");
+                    auto attached = data_plane.AttachSequence(link, id, max_restart, options);
+                    if (attached.ok()) NoteAttached("attach", trace.parent, trace.start_unix_nanos, data_plane, id);
+                    return attached;
+                  });
   if (!attached.ok()) return ToGrpc(attached.status());
   response->set_attach_epoch(attached->attach_epoch);
   response->set_restart_position(attached->restart_position);
+  response->set_cached_tokens(attached->cached_tokens);
   response->set_first_journaled_position(attached->journal.first_position);
   response->mutable_journaled_token_ids()->Add(attached->journal.token_ids.begin(), attached->journal.token_ids.end());
   return grpc::Status::OK;

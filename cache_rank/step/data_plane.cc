@@ -224,11 +224,12 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
 }
 
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
-                                                              uint32_t max_restart_position, const KvShard& shard,
-                                                              bool wants_all_rows, uint64_t call) {
+                                                              uint32_t max_restart_position,
+                                                              const AttachOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
-  if (before != nullptr && before->shard != (shard.num_layers == 0 ? WholeModel(shape_.layout) : shard)) {
+  const KvShard shard = options.shard.num_layers == 0 ? WholeModel(shape_.layout) : options.shard;
+  if (before != nullptr && before->shard != shard) {
     return absl::FailedPreconditionError(absl::StrCat(
         "this cache rank has another shard of sequence ", sequence_id, ": kv heads ", before->shard.first_kv_head,
         " + ", before->shard.num_kv_heads, ", layers ", before->shard.first_layer, " + ", before->shard.num_layers));
@@ -237,19 +238,25 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   const bool is_promoted = before != nullptr && before->is_replica;
   TakeRowsUnderWay(old_link);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence,
-                          store_.Attach(link_id, sequence_id, max_restart_position, call));
+                          store_.Attach(link_id, sequence_id, max_restart_position, options.call, options.prefix_salt));
   if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
     streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
     streamer_.Pump(*old->second);
   }
   const uint32_t restart = sequence->kv.watermark();
+  const bool goes_on_with_prompt = restart > 0 && restart < sequence->prompt_tokens;
   if (lanes_ != nullptr) lanes_->Truncate(sequence_id, restart);
-  streamer_.SendRefill(*link, *sequence, restart, wants_all_rows);
+  if (goes_on_with_prompt) {
+    if (link->lane != nullptr) link->to_mirror.push_back(sequence_id);
+  } else {
+    streamer_.SendRefill(*link, *sequence, restart, options.wants_all_rows);
+  }
   streamer_.Pump(*link);
   metrics_->sequences_attached.Add(1);
   metrics_->replicas_promoted.Add(is_promoted && restart > 0);
   PublishGauges(store_, *pool_, metrics_);
-  return Attached{sequence->attach_epoch, restart, sequence->journal};
+  return Attached{sequence->attach_epoch, restart, goes_on_with_prompt ? std::min(sequence->cached_tokens, restart) : 0,
+                  sequence->journal};
 }
 
 absl::Status DataPlane::UndoAttach(uint32_t link_id, uint64_t sequence_id, uint64_t call) {

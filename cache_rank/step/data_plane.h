@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "cache_rank/metrics.h"
@@ -21,6 +22,15 @@
 #include "transport/transport.h"
 
 namespace winnow {
+
+// What an inference rank asks for with a sequence that it attaches.
+struct AttachOptions {
+  KvShard shard = {};           // that the caller expects; num_layers 0: all of the sequence
+  bool wants_all_rows = false;  // and not those alone that a working set begins with
+  // As SequenceStore::Attach has them.
+  uint64_t call = 0;
+  std::optional<std::string> prefix_salt = {};
+};
 
 // All state of a cache rank for one model shape: blocks, sequences, links, and the parts that work on them. One thread
 // calls everything here; it alternates between the transport's Progress (which calls HandleFrame), RunOnce and Tick.
@@ -84,14 +94,15 @@ class DataPlane {
   struct Attached {
     uint32_t attach_epoch = 0;
     uint32_t restart_position = 0;
+    uint32_t cached_tokens = 0;  // of a restart within the prompt: positions below it that the prefix cache had
     SequenceJournal journal;
   };
   // Sends rows of layers of the model, which the sequence has. OUT_OF_RANGE when it has not.
   absl::Status PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch, const PrefixRows& rows);
-  // FAILED_PRECONDITION when another part of the sequence is here than `shard`; num_layers 0: all of it. Refill frames
-  // follow: all rows, or those that a working set begins with. `call`: its number (SequenceStore::Attach).
+  // FAILED_PRECONDITION when another part of the sequence is here than is expected. Refill frames follow, unless it is
+  // the prompt that is gone on with: the caller asks for its rows (PushPrefix).
   absl::StatusOr<Attached> AttachSequence(uint32_t link_id, uint64_t sequence_id, uint32_t max_restart_position,
-                                          const KvShard& shard = {}, bool wants_all_rows = false, uint64_t call = 0);
+                                          const AttachOptions& options = {});
   // Whatever the call did ends with the channel, so that there is nothing to undo where that is not open.
   absl::Status UndoAttach(uint32_t link_id, uint64_t sequence_id, uint64_t call);
   // The fork's working set is the caller's to fill: it sends no Refill.

@@ -90,6 +90,13 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
   return std::max(kv.FirstKeptBelow(position), first_copied) > refilled ? 0 : position;
 }
 
+uint32_t CachedSequence::PromptRestart(uint32_t max_restart) const {
+  const uint32_t position =
+      std::min({kv.watermark(), max_restart, PrefixLimit(spec, prompt_tokens)}) / kBlockTokens * kBlockTokens;
+  // Prefill attends to every row.
+  return std::max(kv.FirstKeptBelow(position), first_copied) > 0 ? 0 : position;
+}
+
 bool CachedSequence::HoldsPastQueries(uint32_t position) const {
   const uint32_t needed = std::min(PastQueries(spec), position);
   return needed == 0 || std::all_of(layers.begin(), layers.end(), [&](const LayerSelection& layer) {
@@ -101,15 +108,22 @@ absl::Status CachedSequence::Restart(uint32_t position) {
   WINNOW_RETURN_IF_ERROR(kv.Truncate(position));
   journal.Truncate(position);
   rewound_to = std::min(rewound_to, position);
-  attach_position = position == 0 ? prompt_tokens : position;
+  // What is restarted within its prompt decodes from the prompt's end on, and nothing has been selected for that.
+  const bool computes_prompt = position < prompt_tokens;
+  attach_position = computes_prompt || position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
     layer.judged_end = std::min(layer.judged_end, position);
     for (HeadSelection& head : layer.heads) head.growth.Truncate(position);
-    layer.Restart(position, Anchor(position), kv.max_positions());
+    layer.Restart(computes_prompt ? 0 : position, computes_prompt ? 0 : Anchor(position), kv.max_positions());
   }
   seat = {};
   return absl::OkStatus();
+}
+
+uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens) {
+  const uint32_t computed = std::max({spec.window + 1, spec.recent_tokens, 1u});
+  return prompt_tokens > computed ? (prompt_tokens - computed) / kBlockTokens * kBlockTokens : 0;
 }
 
 }  // namespace winnow

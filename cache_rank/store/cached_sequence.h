@@ -62,6 +62,7 @@ struct CachedSequence {
   // salt as the inference rank said it. Forks share the prompt with their source.
   std::shared_ptr<const std::vector<uint32_t>> prompt_token_ids;
   std::string opened_with_salt;
+  uint32_t cached_tokens = 0;  // of its prompt, that came from the prefix cache when it was opened
 
   // Who may send: the frames' attach_epoch and channel must be these. Channel 0: detached.
   uint32_t attach_epoch = 1;
@@ -117,11 +118,19 @@ struct CachedSequence {
   // the queries that the predictor needs, and the selection of its anchor. 0, which means from a new prefill, where
   // that would be within the prompt, and where the queries of so early a position are gone.
   uint32_t RestartPosition(uint32_t max_restart) const;
+  // Where a new inference rank may go on with a prompt that it cannot restart behind, at most at max_restart: whole
+  // blocks of every layer, and never what the first selections look back on (PrefixLimit), as with a cached prefix. 0:
+  // at its beginning.
+  uint32_t PromptRestart(uint32_t max_restart) const;
   // True when the selections from `position` on can be predicted from the queries of the positions before it.
   bool HoldsPastQueries(uint32_t position) const;
   // Drops what lies at and above `position`, and all state that depends on the inference rank. The next attachment
   // begins there, or after a new prefill.
   absl::Status Restart(uint32_t position);
 };
+
+// Most positions of a prompt that need not be computed by the rank that ends it: its last max(window + 1,
+// recent_tokens) always are, for the queries of the first selections, and so that something is left to compute.
+uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens);
 
 }  // namespace winnow

@@ -30,11 +30,6 @@ std::string SaltOf(const std::string& salt, const IndexLayout& index, bool tiere
 
 }  // namespace
 
-uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens) {
-  const uint32_t computed = std::max({spec.window + 1, spec.recent_tokens, 1u});
-  return prompt_tokens > computed ? (prompt_tokens - computed) / kBlockTokens * kBlockTokens : 0;
-}
-
 SequenceStore::SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
                              std::chrono::milliseconds detach_ttl, size_t max_idle_prefix_blocks)
     : pool_(pool), kernels_(kernels), layout_(layout), detach_ttl_(detach_ttl), prefixes_(max_idle_prefix_blocks) {
@@ -104,12 +99,13 @@ absl::StatusOr<std::unique_ptr<CachedSequence>> SequenceStore::Make(const OpenOp
                                                    options.prompt_tokens);
   sequence->sampling = options.sampling;
   sequence->prefix = std::move(prefix);
+  sequence->cached_tokens = sequence->prefix.positions();
+  sequence->opened_with_salt = options.prefix_salt;
   if (shares) {
     sequence->prefix_salt = salt;
     const size_t whole = options.prompt_tokens / kBlockTokens * kBlockTokens;
     sequence->prefix_token_ids.assign(options.prompt_token_ids.begin(), options.prompt_token_ids.begin() + whole);
     sequence->prompt_token_ids = std::make_shared<const std::vector<uint32_t>>(options.prompt_token_ids);
-    sequence->opened_with_salt = options.prefix_salt;
   }
   return sequence;
 }
@@ -121,14 +117,22 @@ void SequenceStore::KeepPrefix(CachedSequence& sequence) {
 }
 
 absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
-                                                      uint64_t call) {
+                                                      uint64_t call, std::optional<std::string_view> prefix_salt) {
   CachedSequence* sequence = Find(sequence_id);
   if (sequence == nullptr) return NotFound(sequence_id);
   const bool is_overtaken = call != 0 && sequence->channel == channel && call < sequence->attach_call;
   if (is_overtaken || undone_calls_.contains({channel, call})) {
     return absl::AbortedError(absl::StrCat("the caller does not wait for sequence ", sequence_id, " any more"));
   }
-  WINNOW_RETURN_IF_ERROR(sequence->Restart(sequence->RestartPosition(max_restart)));
+  uint32_t restart = sequence->RestartPosition(max_restart);
+  if (restart == 0 && prefix_salt.has_value()) {
+    if (*prefix_salt != sequence->opened_with_salt) {
+      return absl::NotFoundError(absl::StrCat("the prompt of sequence ", sequence_id,
+                                              " is not complete, and ranks like the caller did not begin it"));
+    }
+    restart = sequence->PromptRestart(max_restart);
+  }
+  WINNOW_RETURN_IF_ERROR(sequence->Restart(restart));
   if (!sequence->attached()) ++active_;
   sequence->channel = channel;
   sequence->is_replica = false;
@@ -168,6 +172,7 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
   fork->prefix = source->prefix.Share();
   fork->prompt_token_ids = source->prompt_token_ids;
   fork->opened_with_salt = source->opened_with_salt;
+  fork->cached_tokens = source->cached_tokens;
   fork->first_copied = source->first_copied;
   fork->layers = source->layers;
   WINNOW_RETURN_IF_ERROR(fork->Restart(position));

@@ -2,8 +2,10 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -62,9 +64,11 @@ class SequenceStore {
   // Takes a sequence over for `channel`: raises its epoch and restarts it at RestartPosition(max_restart). A replica is
   // the sequence from then on. NOT_FOUND. Calls overtake each other: of one channel the one with the greatest number
   // has the sequence, and those before it are ABORTED, as is one that was undone before it came. A call with number 0
-  // is never late.
+  // is never late. Whoever says what its rows depend on (OpenOptions::prefix_salt) can go on within the prompt, at
+  // PromptRestart(max_restart); NOT_FOUND when that is to be computed, and differs from what the sequence was opened
+  // with: rows of two kinds would become one prompt's, and then others'.
   absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
-                                         uint64_t call = 0);
+                                         uint64_t call = 0, std::optional<std::string_view> prefix_salt = std::nullopt);
   // The caller does not know what became of that call: a sequence that it has is detached, and if it comes later it is
   // refused.
   void UndoAttach(uint32_t channel, uint64_t sequence_id, uint64_t call, Time now);
@@ -120,9 +124,5 @@ class SequenceStore {
   std::set<std::pair<uint32_t, uint64_t>> undone_calls_;  // Attach calls that may come yet, by channel; bounded
   size_t active_ = 0;
 };
-
-// Most positions of a prompt that may come from the cache: its last max(window + 1, recent_tokens) are always computed,
-// for the queries of the first selections, and so that something is left to compute.
-uint32_t PrefixLimit(const SelectionSpec& spec, uint32_t prompt_tokens);
 
 }  // namespace winnow

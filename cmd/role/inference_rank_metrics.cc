@@ -30,6 +30,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
   counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches and were not computed.",
           metrics.cached_prompt_tokens);
+  counter("winnow_rank_kept_prompt_tokens_total",
+          "Prompt tokens that a rank had computed which was lost, and that were not computed again.",
+          metrics.kept_prompt_tokens);
   const auto of_prefixes = [&](const char* way, double prompts, double bytes) {
     writer.Counter("winnow_prefix_attention_prompts_total",
                    "Prompts with a cached prefix, by how they attend to it (--prefix-attention).", prompts,

@@ -113,7 +113,7 @@ class Engine {
   std::string PrefixSaltOf(const Sequence& sequence) const;
   void OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attached>& opened);
   void OnNotOpened(Sequence& sequence, const absl::Status& why);
-  void BeginPrompt(Sequence& sequence, bool resumed);
+  void BeginPrompt(Sequence& sequence, const ShardCalls::Attached& opened, bool attached);
   // Takes the rows that the prefix caches have, from slots or from there: of the layer under way where it goes layer by
   // layer, else all.
   void PullPrefix(Sequence& sequence);

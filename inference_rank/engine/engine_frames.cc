@@ -175,7 +175,7 @@ void Engine::OnRefilled(Sequence& sequence) {
     const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;
     const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - sequence.prefix_asked;
     prefix_times_.ObserveRows(static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers *
-                                                  (sequence.cached_tokens - ResidentPrefixEnd(sequence))),
+                                                  (sequence.stored_tokens - ResidentPrefixEnd(sequence))),
                               taken.count());
     sequence.state = State::kPrefilling;
     return;
@@ -190,7 +190,7 @@ void Engine::LoadPrefixRows(Sequence& sequence, const ShardLink& shard, Received
   const size_t head_bytes = header.row_count * row_bytes;
   const bool is_wanted = !sequence.arena->by_layer() || header.layer_first == sequence.arena->layer;
   const bool fits = shard.shard.HasLayer(header.layer_first) && is_wanted &&
-                    uint64_t{header.apply_position} + header.row_count <= sequence.cached_tokens &&
+                    uint64_t{header.apply_position} + header.row_count <= sequence.stored_tokens &&
                     frame.payload().size() == shard.shard.num_kv_heads * head_bytes;
   if (!fits) {
     const absl::Status status =

@@ -23,9 +23,13 @@ void Engine::StartOpening(Sequence& sequence) {
     const TraceContext* const trace = sequence.spans ? &sequence.spans->context() : nullptr;
     absl::StatusOr<ShardCalls::Attached> opened = absl::UnknownError("");
     if (sequence.attach || sequence.resumes) {
-      // The position that the next token comes from: a decode step, or, where that is the prompt's last, a new prefill.
-      opened = calls_.Attach(sequence.places, sequence.sequence_id, sequence.known_tokens() - 1,
-                             sequence.slot_order == SlotOrder::kByPosition, trace);
+      v1::AttachSequenceRequest request;
+      request.set_sequence_id(sequence.sequence_id);
+      // The position that the next token comes from: a decode step, or, where that is one of the prompt's, prefill.
+      request.set_max_restart_position(sequence.known_tokens() - 1);
+      request.set_wants_all_rows(sequence.slot_order == SlotOrder::kByPosition);
+      request.set_prefix_salt(PrefixSaltOf(sequence));
+      opened = calls_.Attach(sequence.places, std::move(request), trace);
     } else {
       v1::OpenSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);
@@ -98,19 +102,20 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   } else if (sequence.attach) {
     ++metrics_.reattached_sequences;
   }
-  // Of a new sequence: where its cached prefix ends.
+  // Of a new sequence, and of one whose prompt is not complete: where the stored part of that ends.
   const uint32_t restart = opened->position;
   sequence.next_position = restart;
   for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
   const bool attached = resumed || sequence.attach;
-  if (sequence.spans) sequence.spans->Opened(attached ? 0 : restart, restart == 0 || !attached);
+  const bool computes_prompt = restart < sequence.prompt_tokens();
+  if (sequence.spans) sequence.spans->Opened(restart, computes_prompt);
   BeginSampling(sequence);
   // It was lost between its last token and the word that it is over.
   if (const auto end = EndOf(sequence)) return FinishSequence(sequence, *end);
-  if (restart == 0) return BeginPrompt(sequence, resumed);
-  const bool of_prompt = restart < sequence.prompt_tokens();
-  if (attached && !of_prompt && restart < sequence.known_tokens()) {
+  if (computes_prompt) {
+    BeginPrompt(sequence, *opened, attached);
+  } else if (attached && restart < sequence.known_tokens()) {
     GiveBackArena(sequence);
     if (sequence.hand_over) {
       BeginHandOver(sequence);
@@ -118,20 +123,11 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     }
     sequence.state = State::kRefilling;
     sequence.refills_due = sequence.shards.size();
-  } else if (!attached && of_prompt) {
-    sequence.cached_tokens = restart;
-    metrics_.cached_prompt_tokens += restart;
-    scheduler_.CreditCachedTokens(sequence, restart);
-    const uint32_t resident = ResidentPrefixEnd(sequence);
-    CountResident(resident);
-    if (resident < restart) ChoosePrefixWay(sequence);
-    PullPrefix(sequence);
   } else {
-    sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart, " positions of a sequence with ",
-                                                   sequence.prompt_tokens(), " prompt tokens and ",
-                                                   sequence.known_tokens(), " in all")),
-                  false);
-    return;
+    return sequence.Fail(absl::InternalError(absl::StrCat("the cache rank claims ", restart,
+                                                          " positions of a sequence with ", sequence.prompt_tokens(),
+                                                          " prompt tokens and ", sequence.known_tokens(), " in all")),
+                         false);
   }
   for (auto& [link, frame] : std::exchange(sequence.early_frames, {})) {
     if (const ShardLink* shard = sequence.FindShard(*link); shard != nullptr)
@@ -139,23 +135,39 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   }
 }
 
-// With nothing of it there.
-void Engine::BeginPrompt(Sequence& sequence, bool resumed) {
-  // A sequence that resumes took no arena: it needs one where streaming heads forbid to restart at an earlier anchor.
-  if (resumed) {
+// Behind what is stored of it.
+void Engine::BeginPrompt(Sequence& sequence, const ShardCalls::Attached& opened, bool attached) {
+  // A sequence that resumes took no arena: it needs one where decoding cannot restart at an earlier anchor.
+  if (!sequence.arena.has_value()) {
     const size_t needed = options_.limits.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
     const absl::Status status =
         needed > FreePrefillBytes() ? absl::ResourceExhaustedError("no prefill memory is free") : TakeArena(sequence);
     sequence.state = State::kWaiting;
-    if (!status.ok()) return sequence.Fail(Annotate(status, "the preempted sequence must be prefilled again"), true);
+    if (!status.ok())
+      return sequence.Fail(Annotate(status, "the rest of a preempted sequence's prompt must be computed again"), true);
   }
-  sequence.state = State::kPrefilling;
+  sequence.stored_tokens = opened.position;
+  sequence.cached_tokens = opened.cached_tokens;
+  if (attached) {
+    metrics_.kept_prompt_tokens += opened.position;
+  } else {
+    metrics_.cached_prompt_tokens += opened.position;
+    scheduler_.CreditCachedTokens(sequence, opened.position);  // who attaches is not charged for its prompt
+  }
+  if (opened.position == 0) {
+    sequence.state = State::kPrefilling;
+    return;
+  }
+  const uint32_t resident = ResidentPrefixEnd(sequence);
+  CountResident(resident);
+  if (resident < opened.position) ChoosePrefixWay(sequence);
+  PullPrefix(sequence);
 }
 
 void Engine::PullPrefix(Sequence& sequence) {
   int first_layer = 0, num_layers = layout_.num_layers;
   if (sequence.arena->by_layer()) {
-    sequence.arena->layer_position = sequence.cached_tokens;
+    sequence.arena->layer_position = sequence.stored_tokens;
     first_layer = sequence.arena->layer;
     num_layers = 1;
   }
@@ -163,7 +175,7 @@ void Engine::PullPrefix(Sequence& sequence) {
   for (int i = 0; resident > 0 && i < num_layers; ++i) {
     sequence.working_set->CopyShared(first_layer + i, resident, *sequence.arena);
   }
-  if (resident == sequence.cached_tokens) {
+  if (resident == sequence.stored_tokens) {
     sequence.state = State::kPrefilling;
     return;
   }
@@ -172,7 +184,7 @@ void Engine::PullPrefix(Sequence& sequence) {
   sequence.refills_due = std::count_if(sequence.shards.begin(), sequence.shards.end(), [&](const ShardLink& shard) {
     return num_layers > 1 || shard.shard.HasLayer(first_layer);
   });
-  ShardCalls::PrefixRows rows{.first = resident, .end = sequence.cached_tokens};
+  ShardCalls::PrefixRows rows{.first = resident, .end = sequence.stored_tokens};
   if (sequence.remote_prefix.has_value()) {
     rows.sinks = sequence.remote_prefix->choice().sinks;
     rows.first = sequence.remote_prefix->choice().first_row;

@@ -106,7 +106,7 @@ void Engine::ReportPrompt(Sequence& sequence, std::chrono::steady_clock::time_po
   v1::DispatchResponse event;
   event.set_request_id(sequence.request_id);
   event.mutable_prompt_progress()->set_computed_tokens(
-      ComputedPromptTokens(*sequence.arena, layout_.num_layers, sequence.next_position, sequence.cached_tokens));
+      ComputedPromptTokens(*sequence.arena, layout_.num_layers, sequence.next_position, sequence.stored_tokens));
   event.mutable_prompt_progress()->set_cached_tokens(sequence.cached_tokens);
   sequence.sink->Send(std::move(event));
 }

@@ -177,7 +177,7 @@ void Engine::EndPiece(Sequence& sequence, uint32_t count) {
   if (!last_layer) {
     ++arena.layer;
     arena.layer_position = arena.chunk_first;
-    if (arena.by_layer() && sequence.cached_tokens > 0) PullPrefix(sequence);
+    if (arena.by_layer() && sequence.stored_tokens > 0) PullPrefix(sequence);
     return;
   }
   arena.chunk_end = 0;

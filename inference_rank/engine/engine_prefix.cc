@@ -14,7 +14,7 @@ using State = Sequence::State;
 PrefixCase Engine::PrefixCaseOf(const Sequence& sequence) const {
   PrefixCase prefix{.layout = layout_,
                     .prompt_tokens = sequence.prompt_tokens(),
-                    .cached_tokens = sequence.cached_tokens,
+                    .cached_tokens = sequence.stored_tokens,
                     .decodes_here = sequence.working_set.has_value(),
                     .sink_tokens = sequence.spec.sink_tokens};
   prefix.can_be_remote = forward_.CutsLayersAtAttention() &&

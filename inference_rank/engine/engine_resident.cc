@@ -86,7 +86,7 @@ void Engine::KeepRows(Sequence& sequence, uint32_t end) {
 
 uint32_t Engine::ResidentPrefixEnd(const Sequence& sequence) const {
   if (!sequence.working_set.has_value() || sequence.remote_prefix.has_value()) return 0;
-  return std::min(sequence.working_set->shared_positions(), sequence.cached_tokens);
+  return std::min(sequence.working_set->shared_positions(), sequence.stored_tokens);
 }
 
 void Engine::CountResident(uint32_t positions) {

@@ -72,22 +72,18 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
       differ |= cached[i] != lowest;
     }
   }
-  opened.position = cached.front();
+  opened.position = opened.cached_tokens = cached.front();
   std::move(undo).Cancel();
   return opened;
 }
 
-absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                                        uint32_t max_restart_position, bool wants_all_rows,
+absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPlace> places,
+                                                        v1::AttachSequenceRequest request,
                                                         const TraceContext* trace) const {
   Attached attached;
   std::vector<ShardLink> doubtful;
   bool lost = false;
-  absl::Cleanup undo = [&] { Undo(attached.shards, std::move(doubtful), sequence_id, /*detach=*/!lost); };
-  v1::AttachSequenceRequest request;
-  request.set_sequence_id(sequence_id);
-  request.set_max_restart_position(max_restart_position);
-  request.set_wants_all_rows(wants_all_rows);
+  absl::Cleanup undo = [&] { Undo(attached.shards, std::move(doubtful), request.sequence_id(), /*detach=*/!lost); };
   std::vector<uint32_t> restarts;
   const auto attach = [&](size_t i) -> absl::Status {
     ShardLink& shard = attached.shards[i];
@@ -102,6 +98,7 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
     if (!response.ok()) return From(response.status(), shard, places.size());
     shard.attach_epoch = response->attach_epoch();
     restarts[i] = response->restart_position();
+    if (i == 0) attached.cached_tokens = response->cached_tokens();  // as in all others: they were opened together
     return absl::OkStatus();
   };
   absl::Status failure;

@@ -34,6 +34,7 @@ struct ShardCalls {
   struct Attached {
     std::vector<ShardLink> shards;  // in the order of the places
     uint32_t position = 0;          // rows below are in every shard
+    uint32_t cached_tokens = 0;     // of a position within the prompt: those below that the prefix cache had
   };
   // `request` but for channel, shard and the shard's specification, which is cut from `spec`. The position is where the
   // shortest cached prefix ends: shards that have more of it give that up. Cached rows are not pushed: PushPrefix.
@@ -43,9 +44,10 @@ struct ShardCalls {
   // The position is where all shards restart. NOT_FOUND when one of them is gone: then the others are freed; after
   // other errors those that were attached are detached, so that another rank may attach. One that has not answered may
   // attach the sequence yet, when nobody waits for that any more: it is told to undo the call.
-  // Rows follow, all of them or what a working set begins with.
-  absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, uint64_t sequence_id,
-                                  uint32_t max_restart_position, bool wants_all_rows,
+  // Rows follow, all of them or what a working set begins with, unless the position lies within the prompt: then the
+  // prompt is to be computed from there, as behind a cached prefix. `request` but for channel, shard and call;
+  // NOT_FOUND also means that its salt forbids to go on.
+  absl::StatusOr<Attached> Attach(std::span<const ShardPlace> places, v1::AttachSequenceRequest request,
                                   const TraceContext* trace = nullptr) const;
   // A fork on the cache ranks of its source. Shards that forked at another position than `position` are an INTERNAL
   // error.

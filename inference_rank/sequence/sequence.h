@@ -121,8 +121,11 @@ struct Sequence {
   std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_frames;
   size_t refills_due = 0;      // shards whose rows are still to come, all of them
   uint32_t next_position = 0;  // the next position to compute; rows below are computed
-  uint32_t cached_tokens = 0;  // of the prompt, that came from the prefix cache
-  uint32_t watermark = 0;      // rows below are on the cache ranks: the lowest of all shards
+  // Of the prompt: its first rows, which the cache ranks had when it was opened or attached; and those of them that
+  // came from the prefix cache, which is what is told of it.
+  uint32_t stored_tokens = 0;
+  uint32_t cached_tokens = 0;
+  uint32_t watermark = 0;  // rows below are on the cache ranks: the lowest of all shards
 
   // Of a sequence that others fork: while it is held it neither decodes nor leaves.
   uint32_t followers_due = 0;        // that are to come

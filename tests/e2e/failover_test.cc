@@ -3,8 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <future>
 #include <map>
 
+#include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
 
@@ -105,6 +107,71 @@ TEST_F(Failover, ALostCacheRankIsPrefilledAgain) {
   EXPECT_EQ(completion.ids.size(), size_t{kTokens});
   EXPECT_GE(cluster_->MetricsOf("router-0").Value("winnow_failovers_total", {{"mode", "recompute"}}), 1);
 }
+
+// A long prompt, whose rows nobody but its own sequence keeps.
+class FailoverInPrompt : public testing::TestWithParam<uint32_t> {
+ protected:
+  static constexpr uint32_t kPrompt = 7000, kChunk = 128, kAnswer = 40;
+
+  // Kills the inference rank that computes the prompt of the request under way, a good part of which it has; returns
+  // how much. The other one counts on.
+  uint32_t KillInPrompt() {
+    const std::vector<pid_t> pids = cluster_->Pids("inference-rank");
+    const double before[] = {Computed(0), Computed(1)};
+    uint32_t computed = 0;
+    const bool killed = WaitUntil(milliseconds(60'000), [&] {
+      for (int rank = 0; rank < 2; ++rank) {
+        const double tokens = Computed(rank) - before[rank];
+        if (tokens < kPrompt / 4) continue;
+        computed = static_cast<uint32_t>(tokens);
+        survivor_ = 1 - rank;
+        survivor_computed_ = before[1 - rank];
+        return kill(pids.at(static_cast<size_t>(rank)), SIGKILL) == 0;
+      }
+      return false;
+    });
+    EXPECT_TRUE(killed);
+    return computed;
+  }
+  double Computed(int rank) const {
+    return cluster_->MetricsOf(absl::StrCat("inference-", rank)).Value("winnow_rank_prompt_tokens_total");
+  }
+  double Kept() const {
+    return cluster_->MetricsOf(absl::StrCat("inference-", survivor_)).Value("winnow_rank_kept_prompt_tokens_total");
+  }
+
+  const std::unique_ptr<Cluster> cluster_ = StartOrFail(
+      {"--inference-ranks=2", "--budget=256", "--max-context=8192", "--prefix-cache=false", "--prefill-chunk=128"});
+  int survivor_ = 0;
+  double survivor_computed_ = 0;
+};
+
+// What was computed between the question for the counter and the end of the rank is not known to be stored; beyond
+// that at most two chunks are computed twice: one that was under way, and one whose rows were.
+TEST_P(FailoverInPrompt, ThePromptGoesOnWhereItsRowsEnd) {
+  ASSERT_NE(cluster_, nullptr);
+  const TokenIds prompt = DemoText(kPrompt, 300);
+  GenerationClient client(*cluster_);
+  const uint32_t samples = GetParam();
+  v1::GenerateRequest request = SamplesOf("winnow", prompt, samples, kAnswer);
+  if (samples == 1) request.mutable_sampling()->set_temperature(0);
+  const Answer undisturbed = client.Generate(request)->Finish();
+  ASSERT_TRUE(undisturbed.status.ok()) << undisturbed.status.error_message();
+  std::future<Answer> under_way = std::async(std::launch::async, [&] { return client.Generate(request)->Finish(); });
+  const uint32_t computed = KillInPrompt();
+  const Answer disturbed = under_way.get();
+  ASSERT_TRUE(disturbed.status.ok()) << disturbed.status.error_message();
+  for (uint32_t i = 0; i < samples; ++i) EXPECT_EQ(disturbed.ids(i), undisturbed.ids(i)) << "sample " << i;
+  // A further sample, which waits for the prompt to fork it, has no sequence yet: it begins anew, with a prompt of its
+  // own (docs/reliability.md).
+  const double again = Computed(survivor_) - survivor_computed_;
+  EXPECT_LE(again, samples * kPrompt - computed + 2 * kChunk);
+  EXPECT_GE(Kept() + 2 * kChunk, computed);
+  if (samples == 1) {
+    EXPECT_EQ(Kept() + again, kPrompt);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Samples, FailoverInPrompt, testing::Values(1u, 2u));
 
 }  // namespace
 }  // namespace winnow::e2e

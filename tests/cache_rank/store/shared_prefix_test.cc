@@ -53,17 +53,21 @@ class SharedPrefixTest : public testing::Test {
   }
   // Computes what the sequence lacks of its prompt.
   void Fill(CachedSequence& sequence, const std::vector<uint32_t>& prompt) {
-    const uint32_t first = sequence.kv.watermark(), count = static_cast<uint32_t>(prompt.size()) - first;
-    for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
-      std::vector<float> rows;
-      for (int head = 0; head < shape_.layout.num_kv_heads; ++head) {
-        for (uint32_t p = first; p < first + count; ++p) {
-          for (int d = 0; d < 2 * shape_.layout.head_dim; ++d) rows.push_back(Element(prompt, layer, head, p, d));
-        }
-      }
-      ASSERT_TRUE(sequence.kv.Append(layer, first, count, reinterpret_cast<const std::byte*>(rows.data())).ok());
-    }
+    FillUpTo(sequence, prompt, static_cast<uint32_t>(prompt.size()));
     store_->KeepPrefix(sequence);
+  }
+  void FillUpTo(CachedSequence& sequence, const std::vector<uint32_t>& prompt, uint32_t end) {
+    for (int layer = 0; layer < shape_.layout.num_layers; ++layer) FillLayer(sequence, prompt, layer, end);
+  }
+  void FillLayer(CachedSequence& sequence, const std::vector<uint32_t>& prompt, int layer, uint32_t end) {
+    const uint32_t first = sequence.kv.rows(layer);
+    std::vector<float> rows;
+    for (int head = 0; head < shape_.layout.num_kv_heads; ++head) {
+      for (uint32_t p = first; p < end; ++p) {
+        for (int d = 0; d < 2 * shape_.layout.head_dim; ++d) rows.push_back(Element(prompt, layer, head, p, d));
+      }
+    }
+    ASSERT_TRUE(sequence.kv.Append(layer, first, end - first, reinterpret_cast<const std::byte*>(rows.data())).ok());
   }
   void ExpectRows(const CachedSequence& sequence, const std::vector<uint32_t>& prompt, uint32_t first, uint32_t last) {
     const int width = 2 * shape_.layout.head_dim;
@@ -201,6 +205,68 @@ TEST_F(SharedPrefixTest, ARestartFromTheBeginningComputesItsOwn) {
   for (const auto& [id, epoch] : {std::pair(1u, 1u), std::pair(2u, 2u)}) ASSERT_TRUE(store_->Release(id, epoch).ok());
   EXPECT_EQ(pool_->used(), store_->prefixes().idle_blocks());
   EXPECT_EQ(pool_->reserved(), 0u);
+}
+
+// A prompt that was cut off at any position, in some layers further than in others, has the rows and the index of one
+// that was computed at once, and is shared like it.
+TEST_F(SharedPrefixTest, APromptGoesOnWhereverItWasCutOff) {
+  for (const Predictor predictor : {Predictor::kExact, Predictor::kTemporal}) {
+    const SelectionSpec spec = test::SmallSpec(predictor);
+    const std::vector<uint32_t> prompt = Prompt({1, 2, 3, 4, 5, 6, 7, 8}, 10);
+    const auto tokens = static_cast<uint32_t>(prompt.size());
+    for (const bool shares : {true, false}) {
+      for (const uint32_t cut : {1u, 31u, 32u, 33u, 63u, 64u, 100u, 128u, 200u, tokens - 1, tokens}) {
+        SCOPED_TRACE(testing::Message() << "cut at " << cut << ", prefix cache " << shares);
+        Restart(2000, shares ? 1 << 20 : 0);
+        CachedSequence& sequence = **Open(1, prompt, spec, "salt");
+        FillUpTo(sequence, prompt, cut);
+        FillLayer(sequence, prompt, 0, std::min(cut + 40, tokens));
+        store_->Detach(sequence, {});
+        ASSERT_TRUE(store_->Attach(2, 1, tokens - 1, 0, "salt").ok());
+        const uint32_t restart = sequence.kv.watermark();
+        EXPECT_EQ(restart, std::min(cut, PrefixLimit(spec, tokens)) / kBlockTokens * kBlockTokens);
+        for (int layer = 0; layer < shape_.layout.num_layers; ++layer) EXPECT_EQ(sequence.kv.rows(layer), restart);
+        ExpectRows(sequence, prompt, 0, restart);
+        Fill(sequence, prompt);
+        ExpectRows(sequence, prompt, 0, tokens);
+        EXPECT_EQ(store_->prefixes().units(), shares ? 8u : 0u);
+        CachedSequence& other = **Open(2, prompt, spec, "salt");
+        Fill(other, prompt);
+        ExpectRows(other, prompt, 0, tokens);
+        for (const uint64_t id : {1u, 2u}) ASSERT_TRUE(store_->Release(id, SequenceStore::kAnyEpoch).ok());
+        EXPECT_EQ(pool_->reserved(), 0u);
+      }
+    }
+  }
+}
+
+// What it has from the prefix cache, and what it computed itself, are there alike; others keep theirs.
+TEST_F(SharedPrefixTest, APromptGoesOnBehindACachedPrefix) {
+  const SelectionSpec spec = test::SmallSpec(Predictor::kExact);
+  const std::vector<uint32_t> first = Prompt({1, 2, 3}, 40), second = Prompt({1, 2, 4, 5, 6, 7}, 40);
+  Fill(**Open(1, first, spec, "salt"), first);
+  CachedSequence& sequence = **Open(2, second, spec, "salt");
+  EXPECT_EQ(sequence.cached_tokens, 64u);
+  FillUpTo(sequence, second, 64 + 70);
+  ASSERT_TRUE(store_->Attach(2, 2, 1000, 0, "salt").ok());
+  EXPECT_EQ(sequence.kv.watermark(), 128u);
+  EXPECT_EQ(sequence.cached_tokens, 64u);
+  Fill(sequence, second);
+  ExpectRows(sequence, second, 0, 6 * kBlockTokens + 40);
+  ExpectRows(*store_->Find(1), first, 0, 3 * kBlockTokens + 40);
+}
+
+// Their rows would be one prompt's together, and then be shared under the name of one of them.
+TEST_F(SharedPrefixTest, RanksThatComputeOtherwiseDoNotGoOnWithAPrompt) {
+  const SelectionSpec spec = test::SmallSpec(Predictor::kExact);
+  const std::vector<uint32_t> prompt = Prompt({1, 2, 3, 4, 5, 6}, 10);
+  CachedSequence& sequence = **Open(1, prompt, spec, "salt");
+  FillUpTo(sequence, prompt, 100);
+  EXPECT_EQ(store_->Attach(2, 1, 1000, 0, "other").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(sequence.channel, 1u);
+  Fill(sequence, prompt);
+  EXPECT_TRUE(store_->Attach(2, 1, 1000, 0, "other").ok()) << "whose prompt is complete";
+  EXPECT_EQ(sequence.kv.watermark(), prompt.size());
 }
 
 TEST_F(SharedPrefixTest, StreamingHeadsShareNothing) {

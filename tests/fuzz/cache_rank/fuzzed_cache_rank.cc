@@ -172,7 +172,8 @@ void FuzzedCacheRank::Attach() {
   KvShard shard = sequence == nullptr ? KvShard() : sequence->shard;
   if (in_.OneIn(8)) shard = AnyShard();
   const uint64_t call = in_.OneIn(2) ? next_call_++ : in_.Below(16);
-  const auto attached = data_plane_->AttachSequence(link, id, max_restart, shard, in_.OneIn(4), call);
+  const auto attached = data_plane_->AttachSequence(link, id, max_restart,
+                                                    {.shard = shard, .wants_all_rows = in_.OneIn(4), .call = call});
   if (!attached.ok()) return;
   WINNOW_CHECK(sequence != nullptr && attached->attach_epoch == epoch + 1 && sequence->channel == link);
   WINNOW_CHECK(attached->restart_position <= max_restart && attached->restart_position == sequence->kv.watermark());

@@ -283,6 +283,7 @@ TEST_P(EngineTakeover, AnAnswerOfWhichAllTokensAreKnownEndsAtOnce) {
 
 TEST_P(EngineTakeover, GivesTheTokensOfAnUndisturbedRunFromTheMiddleOfAPrompt) {
   const TokenIds expected = Undisturbed(0);
+  uint64_t kept = 0;
   for (const uint64_t pieces : {1u, 4u, 8u, 12u}) {
     std::unique_ptr<Rank> first = NewRank(), second = NewRank();
     first->listener->slow_from = 1;
@@ -294,7 +295,12 @@ TEST_P(EngineTakeover, GivesTheTokensOfAnUndisturbedRunFromTheMiddleOfAPrompt) {
     Listener::Heard heard = second->listener->AwaitEnd(pieces);
     if (heard.failed && heard.failed->sequence_lost()) continue;  // it had not been opened yet
     EXPECT_EQ(heard.ids, expected) << pieces;
+    const InferenceRankMetrics& seconds = second->metrics;
+    EXPECT_EQ(seconds.kept_prompt_tokens + seconds.prompt_tokens, kPrompt);
+    EXPECT_EQ(seconds.cached_prompt_tokens, 0u);
+    kept += seconds.kept_prompt_tokens;
   }
+  EXPECT_GE(kept, 64u) << "no chunk that the first rank had computed was of use";
 }
 
 TEST_P(EngineTakeover, SamplesOfOnePromptKeepTheirTokens) {

@@ -70,6 +70,13 @@ class ShardCallsTest : public testing::Test {
   absl::StatusOr<ShardCalls::Attached> Open(uint64_t id, uint32_t max_positions = 200) {
     return calls_.Open(places_, kDense, OpenRequest(id, max_positions));
   }
+  static v1::AttachSequenceRequest AttachAt(uint32_t max_restart_position) {
+    v1::AttachSequenceRequest request;
+    request.set_sequence_id(7);
+    request.set_max_restart_position(max_restart_position);
+    request.set_prefix_salt("salt");
+    return request;
+  }
   // Sends rows [first, first + count) of all layers of a shard.
   void Append(const ShardLink& shard, uint64_t id, uint32_t first, uint32_t count) {
     for (int layer = shard.shard.first_layer; layer <= shard.shard.last_layer(); ++layer) {
@@ -126,7 +133,7 @@ TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
   Append(opened->shards[1], 7, 0, kPrompt + 5);
   AwaitRows(first_, 2 * (kPrompt + 9));
   AwaitRows(second_, 2 * (kPrompt + 5));
-  const auto attached = calls_.Attach(places_, 7, kPrompt + 20, /*wants_all_rows=*/false);
+  const auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, kPrompt + 5);
   EXPECT_EQ(attached->shards[0].attach_epoch, 3u) << "once more, at the position of the other";
@@ -136,13 +143,50 @@ TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
   AwaitRows(first_, 2 * (kPrompt + 9) + 2);
 }
 
+TEST_F(ShardCallsTest, APromptGoesOnBehindTheBlocksThatAllShardsHave) {
+  const auto opened = Open(7);
+  Append(opened->shards[0], 7, 0, kPrompt + 3);
+  Append(opened->shards[1], 7, 0, 70);
+  AwaitRows(first_, 2 * (kPrompt + 3));
+  AwaitRows(second_, 2 * 70);
+  auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->position, 32u) << "whole blocks, without what the first selections look back on";
+  EXPECT_EQ(attached->cached_tokens, 0u);
+  for (const ShardLink& shard : attached->shards) {
+    ASSERT_TRUE(calls_.PushPrefix({&shard, 1}, 7, 0, 2, {.end = 32}).ok());
+    Append(shard, 7, 32, kPrompt - 32);
+  }
+  AwaitRows(first_, 2 * (kPrompt + 3 + kPrompt - 32));
+  AwaitRows(second_, 2 * (70 + kPrompt - 32));
+  attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->position, kPrompt) << "it is complete";
+
+  v1::AttachSequenceRequest without_salt = AttachAt(kPrompt - 1);
+  without_salt.clear_prefix_salt();
+  attached = calls_.Attach(places_, without_salt);
+  ASSERT_TRUE(attached.ok()) << attached.status();
+  EXPECT_EQ(attached->position, 0u) << "who does not say what its rows depend on begins anew";
+}
+
+TEST_F(ShardCallsTest, APromptIsNotGoneOnWithByRanksThatComputeItOtherwise) {
+  const auto opened = Open(7);
+  for (const ShardLink& shard : opened->shards) Append(shard, 7, 0, 70);
+  AwaitRows(first_, 2 * 70);
+  AwaitRows(second_, 2 * 70);
+  v1::AttachSequenceRequest request = AttachAt(kPrompt + 20);
+  request.set_prefix_salt("other numerics");
+  EXPECT_EQ(calls_.Attach(places_, request).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
   const auto opened = Open(7);
   Append(opened->shards[0], 7, 0, kPrompt + 3);
-  Append(opened->shards[1], 7, 0, kPrompt - 1);
+  Append(opened->shards[1], 7, 0, 31);
   AwaitRows(first_, 2 * (kPrompt + 3));
-  AwaitRows(second_, 2 * (kPrompt - 1));
-  const auto attached = calls_.Attach(places_, 7, kPrompt + 20, /*wants_all_rows=*/false);
+  AwaitRows(second_, 2 * 31);
+  const auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, 0u);
 }
@@ -150,7 +194,7 @@ TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
 TEST_F(ShardCallsTest, WhatIsLeftOfALostSequenceIsFreed) {
   const auto opened = Open(7);
   calls_.Release({&opened->shards[1], 1}, 7, /*detach=*/false);
-  const auto attached = calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false);
+  const auto attached = calls_.Attach(places_, AttachAt(10));
   EXPECT_EQ(attached.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(attached.status().message()), HasSubstr("cache-1"));
   EXPECT_EQ(SequencesOn(first_), 0u);
@@ -159,7 +203,7 @@ TEST_F(ShardCallsTest, WhatIsLeftOfALostSequenceIsFreed) {
 TEST_F(ShardCallsTest, ACacheRankWithAnotherShardIsNotAttachedTo) {
   ASSERT_TRUE(Open(7).ok());
   std::swap(places_[0].shard, places_[1].shard);
-  const auto attached = calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false);
+  const auto attached = calls_.Attach(places_, AttachAt(10));
   EXPECT_EQ(attached.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(attached.status().message()), HasSubstr("has another shard of sequence 7"));
 }
@@ -213,7 +257,7 @@ TEST_F(ShardCallsTest, ADetachedSequenceIsThereToBeAttached) {
   const auto opened = Open(7);
   calls_.Release(opened->shards, 7, /*detach=*/true);
   EXPECT_EQ(first_.Snapshot().detached_sequences, 1u);
-  EXPECT_TRUE(calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false).ok());
+  EXPECT_TRUE(calls_.Attach(places_, AttachAt(10)).ok());
   EXPECT_EQ(first_.Snapshot().active_sequences, 1u);
 }
 
@@ -285,7 +329,7 @@ TEST_F(ShardCallsTest, WhatMayHaveBeenAttachedIsDetachedLater) {
                                EXPECT_EQ(sequence_id, 7u);
                                later = std::move(shards);
                              }};
-  const auto attached = impatient.Attach(places_, 7, 10, /*wants_all_rows=*/false);
+  const auto attached = impatient.Attach(places_, AttachAt(10));
   EXPECT_EQ(attached.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_EQ(later.size(), 2u);
   // On one cache rank the call was carried out, on the other it comes when it has been undone.
@@ -304,7 +348,7 @@ TEST_F(ShardCallsTest, WhatMayHaveBeenAttachedIsDetachedLater) {
   *late.mutable_shard() = ToProto(later[1].shard);
   EXPECT_EQ(later[1].link->Attach(late, milliseconds(5000)).status().code(), absl::StatusCode::kAborted);
   EXPECT_EQ(second_.Snapshot().active_sequences, 0u);
-  EXPECT_TRUE(calls_.Attach(places_, 7, 10, /*wants_all_rows=*/false).ok()) << "later calls are as good as ever";
+  EXPECT_TRUE(calls_.Attach(places_, AttachAt(10)).ok()) << "later calls are as good as ever";
 }
 
 class OneCacheRankIsSmall : public ShardCallsTest {

@@ -114,16 +114,17 @@ void PostChange(DispatchedRequest* request) {
 }
 
 // The rank that goes on believes a position more to be stored than is.
-#define WINNOW_ATTACH \
-  "_ZNK6winnow10ShardCalls6AttachESt4spanIKNS_10ShardPlaceELm18446744073709551615EEmjbPKNS_12TraceContextE"
+#define WINNOW_ATTACH                                                                   \
+  "_ZNK6winnow10ShardCalls6AttachESt4spanIKNS_10ShardPlaceELm18446744073709551615EENS_" \
+  "2v121AttachSequenceRequestEPKNS_12TraceContextE"
 using Attached = absl::StatusOr<ShardCalls::Attached>;
-Attached RealAttach(const ShardCalls*, std::span<const ShardPlace>, uint64_t, uint32_t, bool, const TraceContext*)
+Attached RealAttach(const ShardCalls*, std::span<const ShardPlace>, v1::AttachSequenceRequest, const TraceContext*)
     WINNOW_REAL(WINNOW_ATTACH);
-Attached Attach(const ShardCalls*, std::span<const ShardPlace>, uint64_t, uint32_t, bool, const TraceContext*)
+Attached Attach(const ShardCalls*, std::span<const ShardPlace>, v1::AttachSequenceRequest, const TraceContext*)
     WINNOW_WRAPPED(WINNOW_ATTACH);
-Attached Attach(const ShardCalls* calls, std::span<const ShardPlace> places, uint64_t sequence_id, uint32_t max_restart,
-                bool wants_all_rows, const TraceContext* trace) {
-  Attached attached = RealAttach(calls, places, sequence_id, max_restart, wants_all_rows, trace);
+Attached Attach(const ShardCalls* calls, std::span<const ShardPlace> places, v1::AttachSequenceRequest request,
+                const TraceContext* trace) {
+  Attached attached = RealAttach(calls, places, std::move(request), trace);
   if (planted == Bug::kWatermarkOffByOne && attached.ok() && attached->position > 0) ++attached->position;
   return attached;
 }
