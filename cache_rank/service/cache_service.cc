@@ -126,14 +126,12 @@ grpc::Status CacheServiceImpl::ForkSequence(grpc::ServerContext* context, const 
 grpc::Status CacheServiceImpl::ReleaseSequence(grpc::ServerContext* context, const v1::ReleaseSequenceRequest* request,
                                                v1::ReleaseSequenceResponse*) {
   const uint32_t link = LinkOf(rank_->options().identity, request->channel_id());
+  // What another start of this process held, at whose epochs this one may have its own, has gone with that.
+  if (request->channel_id() != 0 && link == 0) return grpc::Status::OK;
   absl::Status released =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),
                   [this, id = request->sequence_id(), epoch = request->attach_epoch(), detach = request->detach(), link,
-                   is_of_another_start = request->channel_id() != 0 && link == 0,
-                   call = request->call()](DataPlane& data_plane) -> absl::Status {
-                    // What another start of this process held, at whose epochs this one may have its own, has gone with
-                    // that.
-                    if (is_of_another_start) return absl::OkStatus();
+                   call = request->call()](DataPlane& data_plane) {
                     if (call != 0) return data_plane.UndoAttach(link, id, call);
                     const CachedSequence* const held = data_plane.store().Find(id);
                     const bool is_let_go = held != nullptr && (epoch == 0 || epoch == held->attach_epoch);

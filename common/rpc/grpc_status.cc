@@ -12,6 +12,11 @@ absl::Status FromGrpc(const grpc::Status& status) {
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
 }
 
+bool HasAnswer(const grpc::Status& status) {
+  return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
+         status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
+}
+
 void SetTimeout(grpc::ClientContext& context, std::chrono::microseconds timeout) {
   context.set_deadline(std::chrono::system_clock::now() + timeout);
 }

@@ -25,9 +25,7 @@ bool ShardRelease::Call(std::chrono::milliseconds timeout) const {
   grpc::ClientContext context;
   SetTimeout(context, timeout);
   v1::ReleaseSequenceResponse response;
-  const grpc::StatusCode code =
-      v1::CacheService::NewStub(channel_)->ReleaseSequence(&context, request_, &response).error_code();
-  return code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::DEADLINE_EXCEEDED;
+  return HasAnswer(v1::CacheService::NewStub(channel_)->ReleaseSequence(&context, request_, &response));
 }
 
 }  // namespace winnow

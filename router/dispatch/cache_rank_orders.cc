@@ -2,19 +2,11 @@
 
 #include <utility>
 
+#include "common/rpc/grpc_status.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/replication.grpc.pb.h"
 
 namespace winnow {
-namespace {
-
-// True when it is over: done, or nothing that another call could change.
-bool IsOver(const grpc::Status& status) {
-  return status.error_code() != grpc::StatusCode::UNAVAILABLE &&
-         status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
-}
-
-}  // namespace
 
 CacheRankOrders::CacheRankOrders(ChannelFactory channels, const Options& options)
     : channels_(std::move(channels)), options_(options), calls_(options.retries) {}
@@ -22,12 +14,12 @@ CacheRankOrders::CacheRankOrders(ChannelFactory channels, const Options& options
 void CacheRankOrders::Release(uint64_t sequence_id, const v1::Identity& cache_rank) {
   calls_.Add(cache_rank.address(), [this, sequence_id, address = cache_rank.address()] {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + options_.call_timeout);
+    SetTimeout(context, options_.call_timeout);
     v1::ReleaseSequenceRequest request;
     request.set_sequence_id(sequence_id);
     request.set_attach_epoch(0);  // of whoever held it last
     v1::ReleaseSequenceResponse response;
-    return IsOver(v1::CacheService::NewStub(channels_(address))->ReleaseSequence(&context, request, &response));
+    return HasAnswer(v1::CacheService::NewStub(channels_(address))->ReleaseSequence(&context, request, &response));
   });
 }
 
@@ -38,9 +30,9 @@ void CacheRankOrders::KeepReplica(uint64_t sequence_id, const v1::Identity& cach
   *request.mutable_replica() = replica;
   calls_.Add(cache_rank.address(), [this, request = std::move(request), address = cache_rank.address()] {
     grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + options_.call_timeout);
+    SetTimeout(context, options_.call_timeout);
     v1::KeepReplicaResponse response;
-    return IsOver(v1::ReplicationService::NewStub(channels_(address))->KeepReplica(&context, request, &response));
+    return HasAnswer(v1::ReplicationService::NewStub(channels_(address))->KeepReplica(&context, request, &response));
   });
 }
 

@@ -101,6 +101,13 @@ class ShardCallsTest : public testing::Test {
     }
     EXPECT_EQ(served.Snapshot().appended_rows, rows);
   }
+  // The first rows of a sequence that has none yet, so many of each shard.
+  void StoreRows(const ShardCalls::Attached& opened, uint64_t id, uint32_t of_first, uint32_t of_second) {
+    Append(opened.shards[0], id, 0, of_first);
+    Append(opened.shards[1], id, 0, of_second);
+    AwaitRows(first_, 2 * of_first);
+    AwaitRows(second_, 2 * of_second);
+  }
   static uint64_t SequencesOn(const test::ServedCacheRank& served) {
     const CacheRankSnapshot snapshot = served.Snapshot();
     return snapshot.active_sequences + snapshot.detached_sequences;
@@ -129,10 +136,7 @@ TEST_F(ShardCallsTest, OpensAndFreesAllShards) {
 TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
   const auto opened = Open(7);
   ASSERT_TRUE(opened.ok()) << opened.status();
-  Append(opened->shards[0], 7, 0, kPrompt + 9);
-  Append(opened->shards[1], 7, 0, kPrompt + 5);
-  AwaitRows(first_, 2 * (kPrompt + 9));
-  AwaitRows(second_, 2 * (kPrompt + 5));
+  StoreRows(*opened, 7, kPrompt + 9, kPrompt + 5);
   const auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, kPrompt + 5);
@@ -145,10 +149,7 @@ TEST_F(ShardCallsTest, AllShardsRestartWhereTheShortestDoes) {
 
 TEST_F(ShardCallsTest, APromptGoesOnBehindTheBlocksThatAllShardsHave) {
   const auto opened = Open(7);
-  Append(opened->shards[0], 7, 0, kPrompt + 3);
-  Append(opened->shards[1], 7, 0, 70);
-  AwaitRows(first_, 2 * (kPrompt + 3));
-  AwaitRows(second_, 2 * 70);
+  StoreRows(*opened, 7, kPrompt + 3, 70);
   auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, 32u) << "whole blocks, without what the first selections look back on";
@@ -172,9 +173,7 @@ TEST_F(ShardCallsTest, APromptGoesOnBehindTheBlocksThatAllShardsHave) {
 
 TEST_F(ShardCallsTest, APromptIsNotGoneOnWithByRanksThatComputeItOtherwise) {
   const auto opened = Open(7);
-  for (const ShardLink& shard : opened->shards) Append(shard, 7, 0, 70);
-  AwaitRows(first_, 2 * 70);
-  AwaitRows(second_, 2 * 70);
+  StoreRows(*opened, 7, 70, 70);
   v1::AttachSequenceRequest request = AttachAt(kPrompt + 20);
   request.set_prefix_salt("other numerics");
   EXPECT_EQ(calls_.Attach(places_, request).status().code(), absl::StatusCode::kNotFound);
@@ -182,10 +181,7 @@ TEST_F(ShardCallsTest, APromptIsNotGoneOnWithByRanksThatComputeItOtherwise) {
 
 TEST_F(ShardCallsTest, APromptThatOneShardLacksIsComputedAgainForAll) {
   const auto opened = Open(7);
-  Append(opened->shards[0], 7, 0, kPrompt + 3);
-  Append(opened->shards[1], 7, 0, 31);
-  AwaitRows(first_, 2 * (kPrompt + 3));
-  AwaitRows(second_, 2 * 31);
+  StoreRows(*opened, 7, kPrompt + 3, 31);
   const auto attached = calls_.Attach(places_, AttachAt(kPrompt + 20));
   ASSERT_TRUE(attached.ok()) << attached.status();
   EXPECT_EQ(attached->position, 0u);
