@@ -317,8 +317,7 @@ void DispatchedRequest::End(Leftovers leftovers) {
   if (phase_ == Phase::kEnded) return;
   // Nobody holds the sequence who could be told.
   if (phase_ == Phase::kWaiting) GiveUpSequence();
-  // The cache rank that holds the sequence frees its replica; one that is lost does not.
-  if (leftovers == Leftovers::kFree && replica_ && !CachesLive()) ForgetReplica();
+  if (leftovers == Leftovers::kFree) ForgetReplica();
   if (client_) LetGo(*client_, attempt_id_, leftovers);
   DropAttempt();
   if (holder_) LetGo(*holder_, holder_attempt_id_, leftovers);

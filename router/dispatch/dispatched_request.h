@@ -59,6 +59,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   // The cache rank of the sequence is lost: goes on with the replica. False where there is none, or nothing can be in
   // it.
   bool PromoteReplica();
+  // The sequence is over, or given up: so are its replicas.
   void ForgetReplica();
   void CountReplica();
   // The attempt that begins goes on with what others have computed, or the source of a fork: under the same numerics?
@@ -130,6 +131,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   bool submitted_ = false;         // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
   std::optional<v1::Identity> replica_;           // the cache rank that is to hold a copy of the sequence
+  std::vector<v1::Identity> missed_replicas_;     // named before replica_, until they were lost or stopped
   bool replica_is_fed_ = false;                   // its cache rank has had the sequence since the replica was named
   TimerQueue::Clock::time_point next_placing_{};  // of a replica, to be tried
   bool counted_without_replica_ = false;

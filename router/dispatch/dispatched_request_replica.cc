@@ -20,6 +20,7 @@ void DispatchedRequest::PlaceReplica() {
   const MembershipSnapshot snapshot = context_->registry->Snapshot();
   if (replica_ && snapshot.Find(v1::ROLE_CACHE_RANK, KeyOf(*replica_)) != nullptr) return;
   const v1::Identity& primary = route_->caches.front();
+  if (replica_) missed_replicas_.push_back(*replica_);
   replica_ = ChooseReplica(snapshot, KeyOf(primary), context_->NeedOf(request_).kv_bytes);
   replica_is_fed_ = false;
   if (replica_) context_->cache_rank_orders.KeepReplica(sequence_id_, primary, *replica_);
@@ -42,9 +43,12 @@ bool DispatchedRequest::PromoteReplica() {
   return true;
 }
 
+// The cache rank that feeds a replica frees it with its sequence, where it can: a replica that had stopped by then has
+// outlived its feed, and so has one whose primary is lost.
 void DispatchedRequest::ForgetReplica() {
-  if (replica_) context_->cache_rank_orders.Release(sequence_id_, *replica_);
-  replica_.reset();
+  if (replica_) missed_replicas_.push_back(*std::exchange(replica_, std::nullopt));
+  for (const v1::Identity& replica : missed_replicas_) context_->cache_rank_orders.Release(sequence_id_, replica);
+  missed_replicas_.clear();
   next_placing_ = {};
 }
 

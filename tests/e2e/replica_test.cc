@@ -178,6 +178,24 @@ TEST(Replica, TakesOverFromACacheRankThatIsStopped) {
   EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
 }
 
+// Those that it keeps for others end without it: whoever feeds them has long given its stream up when it goes on.
+TEST(Replica, WhatAStoppedCacheRankKeptOfRequestsThatEndedGoes) {
+  const auto cluster = StartOrFail({"--cache-ranks=2", "--replicas=2", "--budget=256", "--max-context=8192"});
+  ASSERT_NE(cluster, nullptr);
+  const std::vector<Json> requests = Requests();
+  const std::vector<TokenIds> undisturbed = Undisturbed(*cluster, requests);
+  Streams streams(*cluster, requests);
+  ASSERT_TRUE(streams.AwaitDecoding());
+  ASSERT_TRUE(WaitUntil(kPatience, [&] { return AreFed(*cluster, requests.size()); }));
+  ASSERT_GE(cluster->MetricsOf("cache-1").Value("winnow_replicas"), 1);
+  const pid_t pid = cluster->Pids("cache-rank")[1];
+  ASSERT_EQ(kill(pid, SIGSTOP), 0);
+  streams.ExpectIds(undisturbed);
+  std::this_thread::sleep_for(milliseconds(7'000));
+  ASSERT_EQ(kill(pid, SIGCONT), 0);
+  EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
+}
+
 TEST(Replica, SamplesOfOnePromptGoOnWithTheirs) {
   const auto cluster = StartOrFail({"--cache-ranks=2", "--replicas=2", "--budget=256", "--max-context=8192"});
   ASSERT_NE(cluster, nullptr);
