@@ -70,7 +70,8 @@ TEST_F(AdminOfRouters, WithoutARegistryAnOrderIsOfThoseThatAreNamed) {
 TEST_F(AdminOfRouters, ADrainEmptiesARankOfTheRequestsOfBoth) {
   ASSERT_NO_FATAL_FAILURE(StartPair());
   constexpr size_t kStreams = 6;
-  const auto request = [](size_t i) { return GreedyRequest(DemoText(200 + 30 * i, 31 * i), 500); };
+  constexpr int kTokens = 1500;  // more than are generated while orders are given
+  const auto request = [](size_t i) { return GreedyRequest(DemoText(200 + 30 * i, 31 * i), kTokens); };
   std::vector<std::unique_ptr<ResumingClient>> undisturbed, clients;
   std::vector<std::thread> threads;
   for (size_t i = 0; i < kStreams; ++i) {
@@ -78,9 +79,11 @@ TEST_F(AdminOfRouters, ADrainEmptiesARankOfTheRequestsOfBoth) {
     undisturbed.back()->Read();
     clients.push_back(std::make_unique<ResumingClient>(*routers_, request(i), i % 2));
   }
+  RunOk(Both(), "admin cordon inference-1");
   for (auto& client : clients) threads.emplace_back([&client] { client->Read(); });
   EXPECT_TRUE(WaitUntil(milliseconds(60'000),
                         [&] { return routers_->InferenceMetrics(0).Value("winnow_num_requests_running") >= 2; }));
+  RunOk(Both(), "admin uncordon inference-1");
   const std::string drained = RunOk(Both(), "admin drain inference-0 --timeout=120s");
   EXPECT_THAT(drained, HasSubstr("inference-0 is empty"));
   EXPECT_TRUE(WaitUntil(milliseconds(20'000),
