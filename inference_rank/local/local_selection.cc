@@ -66,14 +66,11 @@ void LocalSelection::Together::BeginPlan(cuda::Stream stream) {
 void LocalSelection::Together::OnHidden(cuda::Stream stream, int layer) {
   for (ColocatedSelection* kind : kinds_) kind->OnHidden(stream, layer);
 }
-void LocalSelection::Together::OnRows(cuda::Stream stream, int layer) {
-  for (ColocatedSelection* kind : kinds_) kind->OnRows(stream, layer);
+void LocalSelection::Together::OnRows(int layer) {
+  for (ColocatedSelection* kind : kinds_) kind->OnRows(layer);
 }
-void LocalSelection::Together::AwaitDelta(cuda::Stream stream, int layer) {
-  for (ColocatedSelection* kind : kinds_) kind->AwaitDelta(stream, layer);
-}
-void LocalSelection::Together::EndPlan(cuda::Stream stream) {
-  for (ColocatedSelection* kind : kinds_) kind->EndPlan(stream);
+void LocalSelection::Together::EndPlan() {
+  for (ColocatedSelection* kind : kinds_) kind->EndPlan();
 }
 
 uint32_t LocalSelection::MaxBudget(const Shape& shape) {

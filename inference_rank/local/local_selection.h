@@ -114,9 +114,8 @@ class LocalSelection {
     void Set(std::vector<ColocatedSelection*> kinds) { kinds_ = std::move(kinds); }
     void BeginPlan(cuda::Stream stream) override;
     void OnHidden(cuda::Stream stream, int layer) override;
-    void OnRows(cuda::Stream stream, int layer) override;
-    void AwaitDelta(cuda::Stream stream, int layer) override;
-    void EndPlan(cuda::Stream stream) override;
+    void OnRows(int layer) override;
+    void EndPlan() override;
 
    private:
     std::vector<ColocatedSelection*> kinds_;

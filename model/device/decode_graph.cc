@@ -281,8 +281,7 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
 
 void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, const StepShape& step) {
   if (options_.mode == DecodeMode::kColocated) {
-    step.variant.cache->OnRows(stream, layer);
-    step.variant.cache->AwaitDelta(stream, layer);
+    step.variant.cache->OnRows(layer);
     return;
   }
   table_.step->meet(stream, MeetOf(layer));
@@ -388,7 +387,7 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, const StepShape& step) {
     layers_.Sample(stream, num_rows, state_.next.draws, state_.next.token_ids, state_.logprobs);
   }
   if (digests) published_->Hold(stream);
-  if (colocated) step.variant.cache->EndPlan(stream);
+  if (colocated) step.variant.cache->EndPlan();
 }
 
 absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts,

@@ -58,20 +58,18 @@ class DecodeParts {
   uint32_t bits_;
 };
 
-// A cache rank on the same GPU, whose work becomes part of the step's graph. Called while capturing, in layer order;
-// what it enqueues reads the inbox that the step has filled.
+// A cache rank on the same GPU, whose work becomes part of the step's graph, in the step's stream. Called while
+// capturing, in layer order; what it enqueues reads the inbox that the step has filled.
 class ColocatedCache {
  public:
   virtual ~ColocatedCache() = default;
   virtual void BeginPlan(cuda::Stream stream) = 0;
-  // hidden[layer] is in the inbox.
+  // hidden[layer] is in the inbox once `stream`, another one, has come so far.
   virtual void OnHidden(cuda::Stream stream, int layer) = 0;
-  // rows[layer] and queries[layer] are in the inbox.
-  virtual void OnRows(cuda::Stream stream, int layer) = 0;
-  // Holds `stream` until what attention of `layer` reads is in the slots and lists.
-  virtual void AwaitDelta(cuda::Stream stream, int layer) = 0;
-  // Holds `stream` until everything has ended.
-  virtual void EndPlan(cuda::Stream stream) = 0;
+  // rows[layer] and queries[layer] are in the inbox. Behind what this enqueues, what attention of `layer` reads is in
+  // the slots and lists.
+  virtual void OnRows(int layer) = 0;
+  virtual void EndPlan() = 0;
 };
 
 struct DecodeGraphOptions {

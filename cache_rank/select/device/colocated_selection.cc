@@ -16,10 +16,9 @@ ColocatedSelection::ColocatedSelection(cuda::Device& device, DevicePlan& plan, D
       inbox_(inbox),
       peer_(peer),
       order_(SelectOrder(plan.spec(), num_layers)),
-      stream_(device.NewStream(true)),
-      arrived_(device.NewEvent()) {
-  for (int layer = 0; layer < num_layers; ++layer) deltas_.push_back(device.NewEvent());
-}
+      hidden_(device.NewEvent()),
+      pushed_(num_layers),
+      appended_(num_layers) {}
 
 int ColocatedSelection::hidden_layers() const {
   int layers = 0;
@@ -33,11 +32,6 @@ absl::Status ColocatedSelection::CountPlan() {
   WINNOW_RETURN_IF_ERROR(plan_.CheckPositions());
   plan_.Advance();
   return absl::OkStatus();
-}
-
-void ColocatedSelection::Join(cuda::Stream stream) {
-  arrived_->Record(stream);
-  arrived_->Hold(stream_);
 }
 
 void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action) {
@@ -59,7 +53,6 @@ void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action
       break;
     case SelectAction::Kind::kPush:
       selection_.EnqueuePush(stream, bucket_, action.layer, peer_);
-      deltas_[action.layer]->Record(stream);
       break;
     case SelectAction::Kind::kAppend:
       selection_.EnqueueAppend(stream, bucket_, action.layer, inbox_);
@@ -68,11 +61,11 @@ void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action
 }
 
 void ColocatedSelection::BeginPlan(cuda::Stream stream) {
+  stream_ = stream;
   next_action_ = 0;
   hidden_seen_ = rows_seen_ = -1;
-  pushed_.assign(deltas_.size(), false);
-  appended_.assign(deltas_.size(), false);
-  Join(stream);
+  pushed_.assign(pushed_.size(), false);
+  appended_.assign(appended_.size(), false);
   plan_.EnqueueBegin(stream_, bucket_.num_rows, step_positions_);
 }
 
@@ -97,24 +90,18 @@ void ColocatedSelection::MeasureBehind(const SelectAction& action) {
 
 void ColocatedSelection::OnHidden(cuda::Stream stream, int layer) {
   hidden_seen_ = layer;
-  Join(stream);
+  hidden_->Record(stream);
+  hidden_->Hold(stream_);
   EnqueueReady();
 }
 
-void ColocatedSelection::OnRows(cuda::Stream stream, int layer) {
+void ColocatedSelection::OnRows(int layer) {
   rows_seen_ = layer;
-  Join(stream);
   EnqueueReady();
 }
 
-void ColocatedSelection::AwaitDelta(cuda::Stream stream, int layer) {
-  deltas_[layer]->Hold(stream);
-}
-
-void ColocatedSelection::EndPlan(cuda::Stream stream) {
+void ColocatedSelection::EndPlan() {
   WINNOW_CHECK(next_action_ == order_.size());
-  arrived_->Record(stream_);
-  arrived_->Hold(stream);
 }
 
 }  // namespace winnow

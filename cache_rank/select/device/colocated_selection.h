@@ -10,9 +10,10 @@
 
 namespace winnow {
 
-// Plans as a part of the decode steps of the same GPU: what they do goes to a stream of its own, which the step's graph
-// forks and joins by events in place of the flags of two GPUs. The host counts plans along (CountPlan with every
-// launch), or the steps say their rows' positions (SetStepPositions). Everything is borrowed and outlives it.
+// Plans as a part of the decode steps of the same GPU, in the step's own stream, whose order takes the place of the
+// flags of two GPUs: beside kernels of another stream a step's products have given other bits from run to run
+// (docs/reliability.md). The host counts plans along (CountPlan with every launch), or the steps say their rows'
+// positions (SetStepPositions). Everything is borrowed and outlives it.
 class ColocatedSelection final : public ColocatedCache {
  public:
   ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
@@ -20,9 +21,8 @@ class ColocatedSelection final : public ColocatedCache {
 
   void BeginPlan(cuda::Stream stream) override;
   void OnHidden(cuda::Stream stream, int layer) override;
-  void OnRows(cuda::Stream stream, int layer) override;
-  void AwaitDelta(cuda::Stream stream, int layer) override;
-  void EndPlan(cuda::Stream stream) override;
+  void OnRows(int layer) override;
+  void EndPlan() override;
 
   // Before each launch, where positions are counted. OUT_OF_RANGE when a sequence is full.
   absl::Status CountPlan();
@@ -40,7 +40,6 @@ class ColocatedSelection final : public ColocatedCache {
   void Enqueue(cuda::Stream stream, const SelectAction& action);
 
  private:
-  void Join(cuda::Stream stream);
   // Enqueues what comes next in the order, up to the first wait for something that has not been seen.
   void EnqueueReady();
   // Once the layer of `action` has been selected for and appended to.
@@ -54,11 +53,10 @@ class ColocatedSelection final : public ColocatedCache {
   const cuda::CacheInbox inbox_;
   const cuda::InferenceInbox peer_;
   const std::vector<SelectAction> order_;
-  const cuda::Stream stream_;
-  const std::unique_ptr<cuda::Event> arrived_;
-  std::vector<std::unique_ptr<cuda::Event>> deltas_;  // by layer
+  const std::unique_ptr<cuda::Event> hidden_;
 
   // While a step is captured.
+  cuda::Stream stream_ = nullptr;  // the step's
   size_t next_action_ = 0;
   int hidden_seen_ = -1, rows_seen_ = -1;  // last layer of each
   std::vector<bool> pushed_, appended_;    // by layer
