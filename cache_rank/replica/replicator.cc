@@ -191,8 +191,10 @@ void Replicator::OnState(const std::string& key, const v1::ReplicaState& state, 
     case absl::StatusCode::kAlreadyExists:
       return Erase({copy.sequence_id});
     default:
-      // One that its router has freed is not there, which is no refusal: its sequence is about to go.
-      if (state.code() != static_cast<uint32_t>(absl::StatusCode::kNotFound)) metrics_->replicas_refused.Add(1);
+      metrics_->replicas_refused.Add(1);
+      [[fallthrough]];
+    // The router has freed it, which is no refusal: its sequence is about to go.
+    case absl::StatusCode::kNotFound:
       copy.phase = Phase::kWaiting;
       copy.sent = copy.stored = 0;
       replicas_lost_ = true;

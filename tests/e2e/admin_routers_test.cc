@@ -79,7 +79,7 @@ TEST_F(AdminOfRouters, ADrainEmptiesARankOfTheRequestsOfBoth) {
     undisturbed.back()->Read();
     clients.push_back(std::make_unique<ResumingClient>(*routers_, request(i), i % 2));
   }
-  RunOk(Both(), "admin cordon inference-1");
+  RunOk(Both(), "admin cordon inference-1");  // so that all of them begin on the other one
   for (auto& client : clients) threads.emplace_back([&client] { client->Read(); });
   EXPECT_TRUE(WaitUntil(milliseconds(60'000),
                         [&] { return routers_->InferenceMetrics(0).Value("winnow_num_requests_running") >= 2; }));

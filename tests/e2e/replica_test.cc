@@ -5,6 +5,8 @@
 #include <atomic>
 #include <cmath>
 #include <future>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include "tests/e2e/generation_calls.h"
@@ -156,44 +158,55 @@ TEST(Replica, TakesOverFromACacheRankThatIsKilled) {
   EXPECT_EQ(Router(*cluster, "winnow_router_not_identical_total"), 0);
 }
 
-// One that is only stopped is lost to its requests as soon as its router misses it. What it does when it goes on is of
-// no consequence: it holds sequences that are others' by then.
-TEST(Replica, TakesOverFromACacheRankThatIsStopped) {
-  const auto cluster = StartOrFail({"--cache-ranks=2", "--replicas=2", "--budget=256", "--max-context=8192"});
-  ASSERT_NE(cluster, nullptr);
-  const std::vector<Json> requests = Requests();
-  const std::vector<TokenIds> undisturbed = Undisturbed(*cluster, requests);
-  Streams streams(*cluster, requests);
-  ASSERT_TRUE(streams.AwaitDecoding());
-  ASSERT_TRUE(WaitUntil(kPatience, [&] { return AreFed(*cluster, requests.size()); }));
-  const bool is_first = cluster->MetricsOf("cache-0").Value("winnow_sequences", {{"state", "active"}}) >= 1;
-  const pid_t pid = cluster->Pids("cache-rank")[is_first ? 0 : 1];
+// Two cache ranks that decode streams, each of which has a complete replica; one of the two is stopped.
+class StoppedCacheRank : public testing::Test {
+ protected:
+  void SetUp() override {
+    cluster_ = StartOrFail({"--cache-ranks=2", "--replicas=2", "--budget=256", "--max-context=8192"});
+    ASSERT_NE(cluster_, nullptr);
+    const std::vector<Json> requests = Requests();
+    undisturbed_ = Undisturbed(*cluster_, requests);
+    streams_.emplace(*cluster_, requests);
+    ASSERT_TRUE(streams_->AwaitDecoding());
+    ASSERT_TRUE(WaitUntil(kPatience, [&] { return AreFed(*cluster_, requests.size()); }));
+  }
+  double Value(const std::string& rank, const std::string& name, const Metrics::Labels& labels = {}) const {
+    return cluster_->MetricsOf(rank).Value(name, labels);
+  }
+  void ExpectNothingIsLeft() const {
+    EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster_); })) << WhatIsLeft(*cluster_);
+  }
+
+  std::unique_ptr<Cluster> cluster_;
+  std::vector<TokenIds> undisturbed_;
+  std::optional<Streams> streams_;
+};
+
+// It is lost to its requests as soon as its router misses it. What it does when it goes on is of no consequence: it
+// holds sequences that are others' by then.
+TEST_F(StoppedCacheRank, IsReplaced) {
+  const bool is_first = Value("cache-0", "winnow_sequences", {{"state", "active"}}) >= 1;
+  const pid_t pid = cluster_->Pids("cache-rank")[is_first ? 0 : 1];
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  EXPECT_TRUE(WaitUntil(kPatience, [&] { return Router(*cluster, "winnow_replica_promotions_total") >= 1; }));
+  EXPECT_TRUE(WaitUntil(kPatience, [&] { return Router(*cluster_, "winnow_replica_promotions_total") >= 1; }));
   std::this_thread::sleep_for(milliseconds(2'000));
   ASSERT_EQ(kill(pid, SIGCONT), 0);
-  streams.ExpectIds(undisturbed);
-  EXPECT_EQ(Router(*cluster, "winnow_router_mismatched_tokens_total"), 0);
-  EXPECT_EQ(Router(*cluster, "winnow_router_not_identical_total"), 0);
-  EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
+  streams_->ExpectIds(undisturbed_);
+  EXPECT_EQ(Router(*cluster_, "winnow_router_mismatched_tokens_total"), 0);
+  EXPECT_EQ(Router(*cluster_, "winnow_router_not_identical_total"), 0);
+  ExpectNothingIsLeft();
 }
 
-// Those that it keeps for others end without it: whoever feeds them has long given its stream up when it goes on.
-TEST(Replica, WhatAStoppedCacheRankKeptOfRequestsThatEndedGoes) {
-  const auto cluster = StartOrFail({"--cache-ranks=2", "--replicas=2", "--budget=256", "--max-context=8192"});
-  ASSERT_NE(cluster, nullptr);
-  const std::vector<Json> requests = Requests();
-  const std::vector<TokenIds> undisturbed = Undisturbed(*cluster, requests);
-  Streams streams(*cluster, requests);
-  ASSERT_TRUE(streams.AwaitDecoding());
-  ASSERT_TRUE(WaitUntil(kPatience, [&] { return AreFed(*cluster, requests.size()); }));
-  ASSERT_GE(cluster->MetricsOf("cache-1").Value("winnow_replicas"), 1);
-  const pid_t pid = cluster->Pids("cache-rank")[1];
+// When it goes on, the requests of which it has replicas have ended, and the cache rank that fed it has closed its
+// stream, which it does five seconds after the last of them: with that nobody but the router can tell it.
+TEST_F(StoppedCacheRank, KeepsNoReplicasOfRequestsThatEndWithoutIt) {
+  ASSERT_GE(Value("cache-1", "winnow_replicas"), 1);
+  const pid_t pid = cluster_->Pids("cache-rank")[1];
   ASSERT_EQ(kill(pid, SIGSTOP), 0);
-  streams.ExpectIds(undisturbed);
+  streams_->ExpectIds(undisturbed_);
   std::this_thread::sleep_for(milliseconds(7'000));
   ASSERT_EQ(kill(pid, SIGCONT), 0);
-  EXPECT_TRUE(WaitUntil(milliseconds(30'000), [&] { return NothingIsLeft(*cluster); })) << WhatIsLeft(*cluster);
+  ExpectNothingIsLeft();
 }
 
 TEST(Replica, SamplesOfOnePromptGoOnWithTheirs) {

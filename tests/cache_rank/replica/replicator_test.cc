@@ -175,6 +175,20 @@ TEST_F(ReplicatorTest, ARefusedReplicaIsTriedAgain) {
   EXPECT_TRUE(TurnUntil([&] { return other_.Stored(1) == 200; }));
 }
 
+TEST_F(ReplicatorTest, AReplicaThatItsRouterHasFreedWasNotRefused) {
+  FakeSequence* const sequence = Prefill(1, 17);
+  Keep(1);
+  ASSERT_TRUE(TurnUntil([&] { return other_.Stored(1) == 200; }));
+  {
+    std::lock_guard lock(other_.mutex);
+    ASSERT_TRUE(other_.cluster.data_plane->ReleaseSequence(1, SequenceStore::kAnyEpoch).ok());
+  }
+  ASSERT_TRUE(rank_->Decode({sequence}));
+  primary_.PumpCacheRank();
+  EXPECT_TRUE(TurnUntil([&] { return other_.Stored(1) == 201; })) << "its sequence is still there";
+  EXPECT_EQ(Snapshot().replicas_refused, 0u);
+}
+
 TEST_F(ReplicatorTest, AfterTheEndOfItsStreamAReplicaIsMadeAnew) {
   FakeSequence* const sequence = Prefill(1, 17);
   Keep(1);
