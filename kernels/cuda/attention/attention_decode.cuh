@@ -62,6 +62,7 @@ class DecodeBlock {
       work_.Score(stage, count - chunk * Shape::kChunkRows, exchange);
       Work::Synchronize();
       work_.Accumulate(exchange, SharedAddress(stage), split);
+      FenceReadsForBoxes();
       Arrive(SharedAddress(&shared_.empty[cursor_.stage]));
       cursor_.Next();
       if (--split_left == 0 && launch_.level != kSplit) {

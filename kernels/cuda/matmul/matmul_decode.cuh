@@ -33,6 +33,7 @@ class StripMultiplier {
       const UnitTask task = shared_.tasks[place.index];
       if (task.tile < 0) return;
       Multiply(sums, ring_ + place.index * Layout::kStageBytes);
+      FenceReadsForCopies();
       __syncwarp();
       if (lane_ == 0) ArriveBarrier(SharedAddress(&shared_.empty[place.index]));
       place.Advance();

@@ -76,6 +76,8 @@ class ChunkStream {
     WaitForPhase(SharedAddress(&barriers_[stage_]), parity_);
     return reinterpret_cast<const float*>(ring_ + stage_ * kChunkBytes);
   }
+  // Behind the use of everything that lanes have read of the chunk: its place is written anew at once, which loads that
+  // are under way do not hold up.
   __device__ __forceinline__ void Advance() {
     __syncwarp();
     Fetch(stage_);
