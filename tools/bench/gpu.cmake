@@ -1,6 +1,7 @@
 add_executable(winnow-gpu-check
   gpu/attention_bench.cc
   gpu/attention_section.cc
+  gpu/beside_section.cc
   gpu/checks/batch_selector_check.cc
   gpu/checks/cache_append_check.cc
   gpu/cache_bench.cc

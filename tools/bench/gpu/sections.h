@@ -4,6 +4,7 @@
 namespace winnow {
 
 GpuSection AttentionSection();
+GpuSection BesideSection();
 GpuSection CacheSection();
 GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
