@@ -11,9 +11,9 @@
 namespace winnow {
 
 // Plans as a part of the decode steps of the same GPU, in the step's own stream, whose order takes the place of the
-// flags of two GPUs: beside kernels of another stream a step's products have given other bits from run to run
-// (docs/reliability.md). The host counts plans along (CountPlan with every launch), or the steps say their rows'
-// positions (SetStepPositions). Everything is borrowed and outlives it.
+// flags of two GPUs: a stream of its own gains little, as most selections wait for the step and the step for them. The
+// host counts plans along (CountPlan with every launch), or the steps say their rows' positions (SetStepPositions).
+// Everything is borrowed and outlives it.
 class ColocatedSelection final : public ColocatedCache {
  public:
   ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
