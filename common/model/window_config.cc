@@ -77,8 +77,10 @@ absl::StatusOr<std::vector<bool>> SlidingLayers(const JsonFields& config, ModelF
 absl::StatusOr<std::vector<uint32_t>> ParseWindows(const JsonFields& config, ModelFamily family, int num_layers,
                                                    int64_t max_context_tokens) {
   WINNOW_ASSIGN_OR_RETURN(const std::vector<bool> sliding, SlidingLayers(config, family, num_layers));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window, config.Int("sliding_window", 1, kMaxWindowPositions));
   const bool slides = std::find(sliding.begin(), sliding.end(), true) != sliding.end();
+  // Transformers writes 0 where use_sliding_window is false.
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<int64_t> window,
+                          config.Int("sliding_window", slides ? 1 : 0, kMaxWindowPositions));
   // RoPE of the windowed layers of these is their own, however wide the window.
   const bool window_rope = family == ModelFamily::kGemma3 || family == ModelFamily::kOlmo3;
   if (slides && !window.has_value() && window_rope) return config.Error("sliding_window", "is missing");

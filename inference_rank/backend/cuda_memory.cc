@@ -14,6 +14,12 @@ int DecodeRows(const BackendOptions& options) {
   return static_cast<int>(std::min<uint32_t>(options.needs.max_running, kMaxDecodeRows));
 }
 
+// What a row takes in a sparse layer between the products of its experts.
+uint64_t ExpertRowBytes(const cuda::ExpertMatrices& experts) {
+  const uint64_t hidden = experts.hidden_size, width = experts.intermediate_size;
+  return experts.pairs_per_row() * (4 * hidden + 2 * width + 20) + 4ull * experts.num_logits();
+}
+
 // By itself where no cache rank's GPU could.
 bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
   return options.selects_in_place.value_or(!options.offers_lanes || num_gpus_there < 2);
@@ -110,14 +116,19 @@ MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int n
   constexpr uint64_t kSelectionBytes = uint64_t{768} << 20, kScratchBytes = uint64_t{512} << 20;
   const ModelConfig config = ShardConfig(*options.config, {.count = num_gpus});
   MemoryNeeds needs = CommonNeeds(options, num_gpus);
-  const uint64_t hidden = config.hidden_size, mlp = config.intermediate_size, q = config.q_features();
+  const uint64_t hidden = config.hidden_size, mlp = config.max_dense_mlp_features(), q = config.q_features();
   const uint64_t head = static_cast<uint64_t>(config.vocab_size) * hidden;
-  const uint64_t layer = hidden * config.qkv_features() + q * hidden + 3 * hidden * mlp;
+  const cuda::ExpertMatrices experts = ExpertShapeOf(config);
+  const uint64_t expert = 3ull * hidden * experts.intermediate_size, sparse = config.moe.num_sparse_layers();
+  const uint64_t attention = hidden * config.qkv_features() + q * hidden;
+  const uint64_t layers = attention * config.num_layers + 3 * hidden * mlp * (config.num_layers - sparse) +
+                          (expert * experts.num_all() + 2 * hidden * experts.num_logits()) * sparse;
   const uint64_t tables = config.tie_word_embeddings ? 0 : head / num_gpus;
-  needs.weights_bytes = (layer * config.num_layers + tables) * DtypeBytes(options.compute_dtype) + head * 2;
+  needs.weights_bytes = (layers + tables) * DtypeBytes(options.compute_dtype) + head * 2;
   const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows);
-  needs.activation_bytes = rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp) +
-                           4ull * kMaxDecodeRows * config.vocab_size + kScratchBytes;
+  needs.activation_bytes =
+      rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +
+      4ull * kMaxDecodeRows * config.vocab_size + kScratchBytes;
   const bool in_place = num_gpus == 1 && SelectsInPlace(options, num_gpus_there);
   if (in_place) AddInPlaceNeeds(InPlaceShape(options), /*is_served=*/true, needs);
   if (!IsDense(options.needs.selection)) needs.activation_bytes += kSelectionBytes;

@@ -13,6 +13,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .chunk_sums = &kChunkSumKernels,
                                   .digest = &kDigestKernels,
                                   .elementwise = &kElementwiseKernels,
+                                  .experts = &kExpertKernels,
                                   .matmul = &kMatmulKernels,
                                   .page_units = &kPageUnitKernels,
                                   .predict = &kPredictKernels,

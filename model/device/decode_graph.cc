@@ -357,8 +357,8 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& 
   if (parts.Has(DecodePart::kOutput)) layers_.Output(stream, kDecode, layer, num_rows, sums ? &output_sum : nullptr);
   if (sums) layers_.AddOutput(stream, layer, num_rows, output_sum);
   if (parts.Has(DecodePart::kMlpNorm) && !sums) layers_.MlpNorm(stream, layer, num_rows);
-  if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows);
-  if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, num_rows);
+  if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows, state_.positions);
+  if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, layer, num_rows);
   const DecodeSum down_sum = sums ? SumOf(DecodePart::kDown) : DecodeSum();
   if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows, sums ? &down_sum : nullptr);
   if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);

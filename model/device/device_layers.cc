@@ -14,7 +14,11 @@ namespace {
 constexpr size_t kBf16Bytes = 2;
 
 int LargestOutput(const ModelConfig& config) {
-  return std::max({config.qkv_features(), 2 * config.intermediate_size, config.hidden_size, config.vocab_size});
+  return std::max({config.qkv_features(), 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
+}
+
+cuda::ExpertRows ExpertRowsOf(DevicePhase phase) {
+  return phase == DevicePhase::kDecode ? cuda::ExpertRows::kFew : cuda::ExpertRows::kMany;
 }
 
 }  // namespace
@@ -66,7 +70,7 @@ size_t DeviceLayers::Carve(void* region) {
   const ModelConfig& config = config_;
   const size_t decode_rows = options_.max_decode_rows, prefill_rows = options_.max_prefill_rows;
   const size_t rows = std::max(decode_rows, prefill_rows);
-  const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.intermediate_size;
+  const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.max_dense_mlp_features();
   cuda::Arena arena(region);
   rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
   hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
@@ -78,6 +82,7 @@ size_t DeviceLayers::Carve(void* region) {
   attention_ = arena.Take(rows * q * kBf16Bytes);
   gate_up_ = arena.Take(2 * intermediate * std::max(decode_rows * sizeof(float), prefill_rows * kBf16Bytes));
   mlp_ = arena.Take(rows * intermediate * kBf16Bytes);
+  experts_.emplace(table_, config, static_cast<int>(rows), arena);
   logits_ = arena.TakeArray<float>(decode_rows * config.vocab_size);
   matmul_scratch_ = arena.Take(table_.matmul->decode_scratch_bytes(options_.max_decode_rows, LargestOutput(config)));
   if (prefill_rows > 0)
@@ -261,12 +266,19 @@ void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
   Norm(stream, weights_->layer(layer).post_attention_norm, num_rows);
 }
 
-void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
-  Matmul(stream, phase, weights_->layer(layer).gate_up, normed_, num_rows,
+void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions) {
+  const DeviceLayerWeights& weights = weights_->layer(layer);
+  if (weights.is_sparse()) {
+    experts_->Route(stream, ExpertRowsOf(phase), weights.experts, normed_, positions, num_rows);
+    experts_->GateUp(stream, ExpertRowsOf(phase), weights.experts, normed_, num_rows);
+    return;
+  }
+  Matmul(stream, phase, weights.gate_up, normed_, num_rows,
          {.y = gate_up_, .stride = 2 * config().intermediate_size, .dtype = GateUpDtype(phase), .accumulate = false});
 }
 
-void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows) {
+void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+  if (weights_->layer(layer).is_sparse()) return;
   table_.elementwise->silu_mul(stream, {.gate_up = gate_up_,
                                         .dtype = GateUpDtype(phase),
                                         .num_rows = num_rows,
@@ -275,6 +287,10 @@ void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows)
 }
 
 void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  if (const cuda::ExpertMatrices& experts = weights_->layer(layer).experts; experts.num_experts > 0) {
+    experts_->Down(stream, ExpertRowsOf(phase), experts, num_rows, hidden_);
+    return;
+  }
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
@@ -295,7 +311,7 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
     MlpNorm(stream, layer, num_rows);
   }
   GateUp(stream, phase, layer, num_rows);
-  SiluMul(stream, phase, num_rows);
+  SiluMul(stream, phase, layer, num_rows);
   Down(stream, phase, layer, num_rows, next_sum());
   if (adds_rows) {
     AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it

@@ -1,9 +1,11 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/table.h"
+#include "model/device/device_experts.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
@@ -123,8 +125,10 @@ class DeviceLayers {
   void Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
   void MlpNorm(cuda::Stream stream, int layer, int num_rows);
-  void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
-  void SiluMul(cuda::Stream stream, DevicePhase phase, int num_rows);
+  // Of a sparse layer the routing, too: rows with kNoPosition among `positions` (device, may be null) go to no expert.
+  void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions = nullptr);
+  // Nothing in a sparse layer, whose experts have done it.
+  void SiluMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
   // Behind Output or Down of a decode step with a sum: that and the norm that follows, of the MLP, or of the next layer
   // or the logits.
@@ -143,6 +147,8 @@ class DeviceLayers {
   float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
   float* logits() const { return logits_; }       // [decode rows, vocab_size]
+  // Device memory: the experts that sparse layers have touched so far, added up; null where there are none.
+  const uint64_t* touched_experts() const { return experts_->touched(); }
   // The weights are one part of several: Output and Down write their summand of the residual to a DecodeSum's places
   // or, of chunks (only where partial_chunks) and where nothing is added up, to partial(). LmHead fills its part of the
   // logits.
@@ -190,9 +196,10 @@ class DeviceLayers {
   float* q_ = nullptr;              // [decode rows, q_features]
   void* q_bf16_ = nullptr;          // [prefill rows, q_features]
   void* attention_ = nullptr;       // [rows, q_features] bf16
-  void* gate_up_ = nullptr;         // [rows, 2 * intermediate_size] GateUpDtype
-  void* mlp_ = nullptr;             // [rows, intermediate_size] bf16
-  float* logits_ = nullptr;         // [decode rows, vocab_size]
+  void* gate_up_ = nullptr;         // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
+  void* mlp_ = nullptr;             // [rows, intermediate_size] bf16, likewise
+  std::optional<DeviceExperts> experts_;
+  float* logits_ = nullptr;  // [decode rows, vocab_size]
   void* matmul_scratch_ = nullptr;
   void* prefill_workspace_ = nullptr;
   void* attention_scratch_ = nullptr;

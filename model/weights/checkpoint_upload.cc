@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 #include "common/model/quantized/stored_weight.h"
 #include "common/model/tensor_elements.h"
@@ -59,6 +60,10 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
     WINNOW_RETURN_IF_ERROR(FillMatrix(qkv, layer.qkv));
     if (!all) continue;
     WINNOW_RETURN_IF_ERROR(FillMatrix({columns("self_attn.o_proj.weight", q)}, layer.o));
+    if (layer.is_sparse()) {
+      WINNOW_RETURN_IF_ERROR(FillExperts(part, l, layer.experts));
+      continue;
+    }
     WINNOW_RETURN_IF_ERROR(FillMatrix(
         {rows("mlp.gate_proj.weight", intermediate, hidden), rows("mlp.up_proj.weight", intermediate, hidden)},
         layer.gate_up));
@@ -79,6 +84,53 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
     }
   }
   return device_.Synchronize(stream_);
+}
+
+absl::Status CheckpointUpload::FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts,
+                                          float* router) {
+  const LayerNames names = LayerNamesOf(config, layer);
+  const size_t hidden = config.hidden_size;
+  std::vector<float> values;
+  const auto append = [&](const std::string& projection, size_t rows) -> absl::Status {
+    WINNOW_ASSIGN_OR_RETURN(const StoredWeight weight,
+                            StoredWeight::Open(checkpoint_, quantization_, projection + ".weight", rows, hidden));
+    WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
+    for (size_t row = 0; row < rows; ++row) weight.AppendAsF32(row, 0, hidden, values);
+    return absl::OkStatus();
+  };
+  WINNOW_RETURN_IF_ERROR(append(names.router, experts.num_experts));
+  if (experts.shared_gate) WINNOW_RETURN_IF_ERROR(append(names.shared_gate, 1));
+  std::copy(values.begin(), values.end(), router);
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts) {
+  const LayerNames names = LayerNamesOf(config, layer);
+  const size_t hidden = config.hidden_size, width = experts.intermediate_size;
+  const size_t shared_width = width * experts.num_shared;
+  const size_t matrix_bytes = width * hidden * sizeof(uint16_t);
+  const auto of = [&](const void* matrices, size_t number) {
+    return const_cast<std::byte*>(static_cast<const std::byte*>(matrices)) + number * matrix_bytes;
+  };
+  const auto weight = [](const std::string& projection) { return projection + ".weight"; };
+  for (int i = 0; i < experts.num_experts; ++i) {
+    const LayerNames::Expert& expert = names.experts[static_cast<size_t>(i)];
+    WINNOW_RETURN_IF_ERROR(Upload({{weight(expert.gate_up[0]), width, hidden, 0, width, 0, hidden},
+                                   {weight(expert.gate_up[1]), width, hidden, 0, width, 0, hidden}},
+                                  of(experts.gate_up, 2 * static_cast<size_t>(i))));
+    WINNOW_RETURN_IF_ERROR(
+        Upload({{weight(expert.down), hidden, width, 0, hidden, 0, width}}, of(experts.down, static_cast<size_t>(i))));
+  }
+  // The shared expert is as wide as several: its outputs, or inputs, are cut.
+  for (int i = 0; i < experts.num_shared; ++i) {
+    const size_t number = static_cast<size_t>(experts.num_experts) + i, first = i * width;
+    WINNOW_RETURN_IF_ERROR(Upload({{weight(names.gate_up[0]), shared_width, hidden, first, width, 0, hidden},
+                                   {weight(names.gate_up[1]), shared_width, hidden, first, width, 0, hidden}},
+                                  of(experts.gate_up, 2 * number)));
+    WINNOW_RETURN_IF_ERROR(
+        Upload({{weight(names.down), hidden, shared_width, 0, hidden, first, width}}, of(experts.down, number)));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckpointUpload::AppendVector(const std::string& name, size_t first, size_t count, float* out) {
@@ -107,6 +159,9 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
     if (all) load(LayerTensor(l, "post_attention_layernorm.weight"), 0, hidden, layer.post_attention_norm);
     if (part.qk_norm) load(LayerTensor(l, "self_attn.q_norm.weight"), 0, head, layer.q_norm);
     if (part.qk_norm && all) load(LayerTensor(l, "self_attn.k_norm.weight"), 0, head, layer.k_norm);
+    if (layer.is_sparse()) {
+      status.Update(FillRouter(part, l, layer.experts, host.data() + (layer.experts.router - begin)));
+    }
     if (!part.qkv_bias) continue;
     load(LayerTensor(l, "self_attn.q_proj.bias"), shard * q, q, layer.qkv_bias);
     if (!all) continue;

@@ -32,6 +32,9 @@ class CheckpointUpload {
     size_t first_column, columns;
   };
   absl::Status FillVectors(DeviceWeights& weights);
+  // Of the layer's tensors: the router to `router` in host memory, the experts to the device.
+  absl::Status FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts, float* router);
+  absl::Status FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts);
   absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
   absl::Status FillMatrix(const std::vector<Piece>& pieces, const cuda::DeviceMatrix& matrix);
   // Rows of the pieces, one after the other, as bf16.

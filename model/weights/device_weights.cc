@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <random>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
@@ -18,6 +19,17 @@ void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, Dtype dty
   matrix = {.out_features = out_features, .in_features = in_features, .dtype = dtype};
   matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, dtype));
   if (dtype == Dtype::kF8) matrix.scales = arena.TakeArray<float>(out_features);
+}
+
+// Of one expert: gate and up, then down.
+size_t ExpertElements(const cuda::ExpertMatrices& of) {
+  return size_t{3} * of.intermediate_size * of.hidden_size;
+}
+
+void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
+  const size_t matrix_bytes = ExpertElements(experts) / 3 * experts.num_all() * DtypeBytes(Dtype::kBf16);
+  experts.gate_up = arena.Take(2 * matrix_bytes);
+  experts.down = arena.Take(matrix_bytes);
 }
 
 size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
@@ -38,7 +50,6 @@ absl::Status CheckDeviceLayers(const ModelConfig& config) {
                                                  " has: it runs on CPUs (--device=cpu)"));
   };
   if (config.latent) return refuse("latent attention");
-  if (config.moe.num_experts > 0) return refuse("a mixture of experts");
   if (config.rotary_dim != config.head_dim) return refuse("a rotary embedding of a part of each head");
   if (config.fused_projections) return refuse("projections stored as one tensor");
   if (config.norms != NormPlacement::kBefore) return refuse("norms after attention and MLP");
@@ -49,7 +60,52 @@ absl::Status CheckDeviceLayers(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
+// Experts are chosen by a softmax over all of them, and lie in one GPU in bf16, all of one width.
+absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOptions& options) {
+  const MoeConfig& moe = config.moe;
+  if (moe.num_experts == 0 || options.parts == WeightParts::kQueryProjections) return absl::OkStatus();
+  const auto refuse = [&](const auto&... what) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", what..., ", which ",
+                                                 ModelFamilyName(config.family),
+                                                 " has: it runs on CPUs (--device=cpu)"));
+  };
+  if (moe.sigmoid || moe.correction || moe.groups > 1) return refuse("experts chosen by sigmoids or in groups");
+  if (moe.biases) return refuse("experts with biases");
+  if (moe.intermediate_size % 8 != 0 || config.hidden_size % 8 != 0) {
+    return refuse("experts whose width is no multiple of 8");
+  }
+  if (moe.shared_intermediate_size % moe.intermediate_size != 0) {
+    return refuse("a shared expert whose width is no multiple of another's");
+  }
+  const cuda::ExpertMatrices shape = ExpertShapeOf(config);
+  if (shape.num_all() > cuda::kMaxExperts) return refuse("more than ", cuda::kMaxExperts, " experts");
+  if (moe.experts_per_token > cuda::kMaxExpertsPerToken) {
+    return refuse("more than ", cuda::kMaxExpertsPerToken, " experts for a token");
+  }
+  if (options.shard.count > 1) {
+    return absl::UnimplementedError("several GPUs cannot share a mixture of experts yet: --tensor-parallel=1");
+  }
+  if (options.dtype != Dtype::kBf16) {
+    return absl::UnimplementedError(
+        absl::StrCat("on GPUs experts are held as bf16, not as ", DtypeName(options.dtype), ": --compute=bf16"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
+  const MoeConfig& moe = config.moe;
+  if (moe.num_experts == 0) return {};
+  return {.num_experts = moe.num_experts,
+          .num_shared = moe.shared_intermediate_size / moe.intermediate_size,
+          .shared_gate = moe.shared_gate,
+          .hidden_size = config.hidden_size,
+          .intermediate_size = moe.intermediate_size,
+          .experts_per_token = moe.experts_per_token,
+          .normalizes = moe.normalizes,
+          .scale = moe.scale};
+}
 
 absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
   if (options.dtype != Dtype::kBf16 && options.dtype != Dtype::kF8) {
@@ -57,6 +113,7 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
         absl::StrCat("GPUs hold weights as bf16 or fp8, not as ", DtypeName(options.dtype)));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceLayers(config));
+  WINNOW_RETURN_IF_ERROR(CheckDeviceExperts(config, options));
   if (config.o_bias || config.mlp_bias) {
     return absl::UnimplementedError("on GPUs only q, k and v may have biases: this model has some of o or the MLP");
   }
@@ -97,12 +154,16 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   const size_t qkv = all ? config_.qkv_features() : config_.q_features();
   layers_.resize(config_.num_layers);
   cuda::Arena arena(region);
-  for (DeviceLayerWeights& layer : layers_) {
+  for (int l = 0; l < config_.num_layers; ++l) {
+    DeviceLayerWeights& layer = layers_[static_cast<size_t>(l)];
     layer.input_norm = arena.TakeArray<float>(hidden);
     if (all) layer.post_attention_norm = arena.TakeArray<float>(hidden);
     if (config_.qk_norm) layer.q_norm = arena.TakeArray<float>(head);
     if (config_.qk_norm && all) layer.k_norm = arena.TakeArray<float>(head);
     if (config_.qkv_bias) layer.qkv_bias = arena.TakeArray<float>(qkv);
+    if (!all || !config_.moe.IsSparse(l)) continue;
+    layer.experts = ExpertShapeOf(config_);
+    layer.experts.router = arena.TakeArray<float>(layer.experts.num_logits() * hidden);
   }
   if (all) final_norm_ = arena.TakeArray<float>(hidden);
   vector_bytes_ = arena.used_bytes();
@@ -113,6 +174,10 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
     take(qkv, hidden, layer.qkv);
     if (!all) continue;
     take(hidden, config_.q_features(), layer.o);
+    if (layer.is_sparse()) {
+      TakeExperts(arena, layer.experts);
+      continue;
+    }
     take(2 * static_cast<size_t>(config_.intermediate_size), hidden, layer.gate_up);
     take(hidden, config_.intermediate_size, layer.down);
   }
@@ -154,6 +219,10 @@ size_t DeviceWeights::bytes_per_step() const {
   return bytes;
 }
 
+size_t DeviceWeights::expert_bytes() const {
+  return ExpertElements(ExpertShapeOf(config_)) * DtypeBytes(Dtype::kBf16);
+}
+
 absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
   if (weights.dtype() == Dtype::kBf16) return nullptr;
   size_t largest = 0;
@@ -188,6 +257,7 @@ class WeightSynthesis {
       for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
         FillMatrix(*matrix, ++number);
       }
+      if (layer.is_sparse()) FillExperts(layer.experts, number);
     }
     if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
     if (weights.embedding_ != nullptr) {
@@ -201,15 +271,34 @@ class WeightSynthesis {
  private:
   static uint64_t Seed(uint64_t seed, uint64_t number) { return seed * 0x9E3779B97F4A7C15 + number; }
 
-  // Norms are ones, biases zeros. The host's copy lives until the stream is waited for.
+  // Norms are ones, biases zeros, routers random. The host's copy lives until the stream is waited for.
   void FillVectors(const DeviceWeights& weights) {
     vectors_.assign(weights.vector_bytes_ / sizeof(float), 1.0f);
     const auto* begin = static_cast<const float*>(weights.memory_->data());
     for (const DeviceLayerWeights& layer : weights.layers_) {
       if (layer.qkv_bias != nullptr)
         std::fill_n(vectors_.begin() + (layer.qkv_bias - begin), layer.qkv.out_features, 0);
+      if (layer.is_sparse()) FillRouter(layer.experts, vectors_.begin() + (layer.experts.router - begin));
     }
     device_.CopyAsync(weights.memory_->data(), vectors_.data(), weights.vector_bytes_, stream_);
+  }
+
+  // Logits of the size of two: some experts of a row weigh much more than others, as in trained ones.
+  void FillRouter(const cuda::ExpertMatrices& experts, std::vector<float>::iterator to) {
+    std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(experts.hidden_size)));
+    std::generate_n(to, static_cast<size_t>(experts.num_logits()) * experts.hidden_size,
+                    [&] { return normal(router_random_); });
+  }
+
+  // As FillMatrix, all experts at once.
+  void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {
+    const size_t elements = ExpertElements(experts) / 3 * experts.num_all();
+    const auto fill = [&](const void* matrices, size_t count, int in_features) {
+      table_.elementwise->fill_normal(stream_, const_cast<void*>(matrices), count, Seed(shard_seed_, ++number),
+                                      1 / std::sqrt(static_cast<float>(in_features)));
+    };
+    fill(experts.gate_up, 2 * elements, experts.hidden_size);
+    fill(experts.down, elements, experts.intermediate_size);
   }
 
   // Inputs of the size of one give outputs of the size of one.
@@ -228,6 +317,7 @@ class WeightSynthesis {
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> staging_;
   std::vector<float> vectors_;
+  std::mt19937 router_random_{static_cast<uint32_t>(seed_)};
 };
 
 absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const cuda::CudaTable& table,

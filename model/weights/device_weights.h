@@ -38,9 +38,16 @@ struct DeviceLayerWeights {
   const float* k_norm = nullptr;      // [head_dim]
   cuda::DeviceMatrix o;               // q_features -> hidden_size
   const float* post_attention_norm = nullptr;  // [hidden_size]
-  cuda::DeviceMatrix gate_up;                  // hidden_size -> gate, then up
-  cuda::DeviceMatrix down;                     // intermediate_size -> hidden_size
+  // Of a dense MLP; without data in a sparse layer.
+  cuda::DeviceMatrix gate_up;    // hidden_size -> gate, then up
+  cuda::DeviceMatrix down;       // intermediate_size -> hidden_size
+  cuda::ExpertMatrices experts;  // num_experts is 0 in a dense layer
+
+  bool is_sparse() const { return experts.num_experts > 0; }
 };
+
+// The experts of a sparse layer of such a model, without the memory that they lie in; num_experts is 0 of a dense one.
+cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config);
 
 // What of a config the device path cannot compute: UNIMPLEMENTED names it. Also checks that the shard divides the heads
 // and the intermediate size.
@@ -81,8 +88,11 @@ class DeviceWeights {
     return LmHeadFeatures() == config_.vocab_size ? 0 : options_.shard.index * LmHeadFeatures();
   }
   size_t bytes() const { return memory_->bytes(); }
-  // Bytes that one decode step reads of them, whatever the batch: all matrices, without the embedding.
+  // Bytes that one decode step reads of them, whatever the batch: all matrices, without the embedding and without the
+  // experts, of which it reads those that its rows are routed to.
   size_t bytes_per_step() const;
+  // Of one expert of one layer; 0 where there are none.
+  size_t expert_bytes() const;
   const std::vector<std::string>& warnings() const { return warnings_; }  // of the checkpoint, to be logged once
 
   // Of a synthetic model with query_bias: bias [num_layers][q_features] in host memory. Waits for the copy.

@@ -213,6 +213,15 @@ uint32_t DecodeBatch::SelectedLimit() const {
   return shape.holds_everything() ? shape.dense_tokens : shape.pool_slots;
 }
 
+absl::StatusOr<uint64_t> DecodeBatch::TouchedExperts() {
+  uint64_t touched = 0;
+  if (sides_[0].layers->touched_experts() == nullptr) return touched;
+  const cuda::Stream stream = sides_[0].graph->stream();
+  ranks_[0].device->CopyAsync(&touched, sides_[0].layers->touched_experts(), sizeof(touched), stream);
+  WINNOW_RETURN_IF_ERROR(ranks_[0].device->Synchronize(stream));
+  return touched;
+}
+
 absl::StatusOr<uint64_t> DecodeBatch::PushedRows() {
   uint64_t rows = 0;
   for (Side& side : sides_) {

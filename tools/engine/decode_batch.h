@@ -58,6 +58,8 @@ class DecodeBatch {
   // below SelectedLimit().
   absl::StatusOr<SelectedLists> Selections();
   uint32_t SelectedLimit() const;
+  // Experts that the sparse layers of rank 0 have read since the start, each once a step.
+  absl::StatusOr<uint64_t> TouchedExperts();
   // Rows that cache ranks have pushed since the start.
   absl::StatusOr<uint64_t> PushedRows();
 

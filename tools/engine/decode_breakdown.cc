@@ -23,9 +23,9 @@ double PartFloorUs(const PartFloors& floors, DecodePart part) {
     case DecodePart::kOutput:
       return us(layers * matrix(layer.o));
     case DecodePart::kGateUp:
-      return us(layers * matrix(layer.gate_up));
+      return us(layers * matrix(layer.gate_up) + floors.bytes.experts * 2 / 3);
     case DecodePart::kDown:
-      return us(layers * matrix(layer.down));
+      return us(layers * matrix(layer.down) + floors.bytes.experts / 3);
     case DecodePart::kLmHead:
       return us(matrix(floors.weights.lm_head()));
     default:

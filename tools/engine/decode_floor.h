@@ -16,6 +16,7 @@ struct EngineRates {
 // What one rank's step moves.
 struct StepBytes {
   size_t weights = 0, attended = 0, scored = 0;  // read from HBM
+  size_t experts = 0;                            // of the weights: the experts that rows were routed to
   size_t pushed = 0;                             // over a link
   // The longest of what a step cannot avoid: `floor_of` says which.
   double FloorUs(KvPlacement placement, const EngineRates& rates, std::string* floor_of) const;

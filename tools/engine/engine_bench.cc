@@ -218,8 +218,12 @@ absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) 
     WINNOW_RETURN_IF_ERROR(Tune(*batch, result));
     WINNOW_ASSIGN_OR_RETURN(pushed, batch->PushedRows());
   }
+  WINNOW_ASSIGN_OR_RETURN(const uint64_t touched_before, batch->TouchedExperts());
   WINNOW_ASSIGN_OR_RETURN(result.step_us, batch->TimeSteps());
-  StepBytes bytes{.weights = weights().bytes_per_step()};
+  WINNOW_ASSIGN_OR_RETURN(const uint64_t touched, batch->TouchedExperts());
+  result.touched_experts = static_cast<double>(touched - touched_before) / DecodeBatch::kTimedSteps;
+  StepBytes bytes{.experts = static_cast<size_t>(result.touched_experts * weights().expert_bytes())};
+  bytes.weights = weights().bytes_per_step() + bytes.experts;
   if (Selects(of.placement)) {
     WINNOW_ASSIGN_OR_RETURN(const SelectedLists selected, batch->Selections());
     double rows = 0, lists = 0;

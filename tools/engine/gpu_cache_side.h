@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cache_rank/select/device/colocated_selection.h"
 #include "cache_rank/select/device/device_plan.h"
 #include "cache_rank/select/device/device_selection.h"
 #include "cache_rank/select/device/select_graph.h"
@@ -12,7 +13,6 @@
 #include "common/selection/selection_spec.h"
 #include "model/device/decode_graph.h"
 #include "model/device/decode_slots.h"
-#include "cache_rank/select/device/colocated_selection.h"
 
 namespace winnow {
 

@@ -36,6 +36,7 @@ nlohmann::ordered_json ToJson(const DecodeMeasurement& result) {
     json["resident"] = result.resident;
     json["pushed_bytes_per_step"] = result.pushed_bytes;
   }
+  if (result.touched_experts > 0) json["touched_experts"] = result.touched_experts;
   if (result.matrices_us > 0) {
     json["matrices_us"] = result.matrices_us;
     json["attention_us"] = result.attention_us;

@@ -25,12 +25,13 @@ struct DecodeMeasurement {
   // other GPU takes for theirs, where that is more; which of them.
   double floor_us = 0;
   std::string floor_of = {};
-  double overlap = 0;         // of selections that follow each other, measured
-  double query_strength = 0;  // that gave it, see QueryBias
-  bool is_tuned = false;      // the overlap is as wanted
-  double selected_rows = 0;   // of a selection, in the mean over lists that select
-  double resident = 0;        // share of a selection that need not be pushed
-  size_t pushed_bytes = 0;    // of a step
+  double overlap = 0;          // of selections that follow each other, measured
+  double query_strength = 0;   // that gave it, see QueryBias
+  bool is_tuned = false;       // the overlap is as wanted
+  double selected_rows = 0;    // of a selection, in the mean over lists that select
+  double resident = 0;         // share of a selection that need not be pushed
+  size_t pushed_bytes = 0;     // of a step
+  double touched_experts = 0;  // that a step reads, over all layers; 0 of a dense model
   // Where a step's time goes: kernels of matrices and of attention, each in a graph of its own; what selecting and
   // exchanging adds to the step; what is left. 0: not measured.
   double matrices_us = 0, attention_us = 0, selection_us = 0, rest_us = 0;

@@ -100,7 +100,7 @@ absl::StatusOr<double> PrefillBench::GemmRate() {
 double PrefillBench::Flops(uint32_t tokens) const {
   const ModelConfig& config = weights_.config();
   const double n = tokens, hidden = config.hidden_size, layers = config.num_layers;
-  const double rest = hidden * config.q_features() + 3 * hidden * config.intermediate_size;
+  const double rest = hidden * config.q_features() + config.active_mlp_weights() / layers;
   // The last layer gives its rows alone.
   return 2 * n * (layers * hidden * config.qkv_features() + (layers - 1) * rest) +
          (layers - 1) * 2 * config.q_features() * n * (n + 1);

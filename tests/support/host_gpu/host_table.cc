@@ -16,6 +16,7 @@
 #include "tests/support/host_gpu/host_chunk_sums.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
+#include "tests/support/host_gpu/host_experts.h"
 #include "tests/support/host_gpu/host_nccl.h"
 #include "tests/support/host_gpu/host_summands.h"
 
@@ -369,6 +370,7 @@ struct HostKernels {
   cuda::CacheKernels cache = HostCacheKernels();
   cuda::ChunkSumKernels chunk_sums{.add_chunk = AddChunkOnHost};
   cuda::DigestKernels digest = HostDigestKernels();
+  cuda::ExpertKernels experts = HostExpertKernels();
   cuda::AttendedMassKernels mass = HostAttendedMassKernels();
   cuda::PredictKernels predict = HostPredictKernels();
   cuda::SelectionKernels selection = HostSelectionKernels();
@@ -407,6 +409,7 @@ struct HostKernels {
     table.cache = &cache;
     table.chunk_sums = &chunk_sums;
     table.digest = &digest;
+    table.experts = &experts;
     table.mass = &mass;
     table.predict = &predict;
     table.page_units = &page_units;

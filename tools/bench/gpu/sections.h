@@ -9,6 +9,7 @@ GpuSection CacheSection();
 GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
 GpuSection EngineSection();
+GpuSection ExpertsSection();
 GpuSection MatmulSection();
 GpuSection PageUnitsSection();
 GpuSection PrefillAttentionSection();

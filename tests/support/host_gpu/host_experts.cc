@@ -1,0 +1,155 @@
+#include "tests/support/host_gpu/host_experts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "kernels/cpu/scalar.h"
+#include "kernels/cuda/select/predict.h"
+#include "kernels/kernel_table.h"
+
+namespace winnow::test {
+namespace {
+
+using cuda::ExpertMatrices;
+using cuda::Stream;
+
+float Dot(const uint16_t* weight, const uint16_t* x, int count) {
+  double sum = 0;
+  for (int k = 0; k < count; ++k) sum += double{Bf16ToF32(weight[k])} * Bf16ToF32(x[k]);
+  return static_cast<float>(sum);
+}
+
+void Choose(const cuda::RouteRowsParams& p) {
+  static const KernelTable& cpu = **CpuKernels();
+  thread_local const std::unique_ptr<Executor> executor = cpu.new_executor(1);
+  const ExpertMatrices& of = p.experts;
+  const auto chosen = static_cast<size_t>(of.experts_per_token), rows = static_cast<size_t>(p.num_rows);
+  std::vector<float> logits, weights(rows * chosen);
+  std::vector<uint32_t> experts(rows * chosen);
+  for (size_t row = 0; row < rows; ++row) {
+    const float* const all = p.routed.logits + row * of.num_logits();
+    logits.insert(logits.end(), all, all + of.num_experts);
+  }
+  cpu.route_experts(*executor, {.logits = logits.data(),
+                                .num_rows = p.num_rows,
+                                .num_experts = of.num_experts,
+                                .experts_per_token = of.experts_per_token,
+                                .normalizes = of.normalizes,
+                                .scale = of.scale,
+                                .experts = experts.data(),
+                                .weights = weights.data()});
+  for (size_t row = 0; row < rows; ++row) {
+    uint32_t* const to = p.routed.experts + row * of.pairs_per_row();
+    float* const shares = p.routed.shares + row * of.pairs_per_row();
+    std::copy_n(&experts[row * chosen], chosen, to);
+    std::copy_n(&weights[row * chosen], chosen, shares);
+    for (int i = 0; i < of.num_shared; ++i) {
+      const float gate = of.shared_gate ? p.routed.logits[row * of.num_logits() + of.num_experts] : 0;
+      to[chosen + i] = static_cast<uint32_t>(of.num_experts + i);
+      shares[chosen + i] = of.shared_gate ? 1 / (1 + std::exp(-gate)) : 1;
+    }
+  }
+}
+
+void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
+  const ExpertMatrices& of = p.experts;
+  const cuda::RoutedRows& to = p.routed;
+  for (int row = 0; row < p.num_rows; ++row) {
+    const uint16_t* const x = static_cast<const uint16_t*>(p.x) + static_cast<int64_t>(row) * of.hidden_size;
+    for (int i = 0; i < of.num_logits(); ++i) {
+      double sum = 0;
+      for (int k = 0; k < of.hidden_size; ++k) {
+        sum += double{of.router[static_cast<int64_t>(i) * of.hidden_size + k]} * Bf16ToF32(x[k]);
+      }
+      to.logits[static_cast<int64_t>(row) * of.num_logits() + i] = static_cast<float>(sum);
+    }
+  }
+  Choose(p);
+  for (int row = 0; p.positions != nullptr && row < p.num_rows; ++row) {
+    if (p.positions[row] != cuda::kNoPosition) continue;
+    std::fill_n(to.experts + row * of.pairs_per_row(), of.pairs_per_row(), cuda::kNoPair);
+  }
+  std::fill_n(to.places, p.num_rows * of.pairs_per_row(), cuda::kNoPair);
+  const uint32_t per_row = of.pairs_per_row(), num_pairs = static_cast<uint32_t>(p.num_rows) * per_row;
+  uint32_t pair = 0;
+  *to.num_active = *to.num_tiles = 0;
+  for (int expert = 0; expert < of.num_all(); ++expert) {
+    to.first[expert] = pair;
+    // From the last row on, as nobody may count on an order.
+    for (uint32_t i = num_pairs; i-- > 0;) {
+      if (to.experts[i] != static_cast<uint32_t>(expert)) continue;
+      to.rows[pair] = i / per_row;
+      to.weights[pair] = to.shares[i];
+      to.places[i] = pair++;
+    }
+    if (pair > to.first[expert]) {
+      to.active[(*to.num_active)++] = {static_cast<uint32_t>(expert), to.first[expert], pair - to.first[expert]};
+    }
+    for (uint32_t first = to.first[expert]; first < pair; first += cuda::kExpertTileRows) {
+      to.tiles[(*to.num_tiles)++] = {static_cast<uint32_t>(expert), first};
+    }
+  }
+  to.first[of.num_all()] = pair;
+  *to.touched += *to.num_active;
+}
+
+// Calls body(expert, pair) for all pairs.
+template <typename Body>
+void ForPairs(const ExpertMatrices& of, const cuda::RoutedRows& routed, const Body& body) {
+  for (int expert = 0; expert < of.num_all(); ++expert) {
+    for (uint32_t pair = routed.first[expert]; pair < routed.first[expert + 1]; ++pair) body(expert, pair);
+  }
+}
+
+void GateUp(Stream, cuda::ExpertRows, const cuda::ExpertGateUpParams& p) {
+  const ExpertMatrices& of = p.experts;
+  if (p.num_rows == 0) return;
+  ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
+    const int64_t hidden = of.hidden_size, width = of.intermediate_size;
+    const uint16_t* const gate = static_cast<const uint16_t*>(of.gate_up) + expert * 2 * width * hidden;
+    const uint16_t* const x = static_cast<const uint16_t*>(p.x) + p.routed.rows[pair] * hidden;
+    for (int64_t i = 0; i < width; ++i) {
+      const float g = Dot(gate + i * hidden, x, of.hidden_size),
+                  u = Dot(gate + (width + i) * hidden, x, of.hidden_size);
+      static_cast<uint16_t*>(p.out)[pair * width + i] = F32ToBf16(g / (1 + std::exp(-g)) * u);
+    }
+  });
+}
+
+void Down(Stream, cuda::ExpertRows, const cuda::ExpertDownParams& p) {
+  const ExpertMatrices& of = p.experts;
+  if (p.num_rows == 0) return;
+  ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
+    const int64_t hidden = of.hidden_size, width = of.intermediate_size;
+    const uint16_t* const down = static_cast<const uint16_t*>(of.down) + expert * hidden * width;
+    const uint16_t* const x = static_cast<const uint16_t*>(p.x) + pair * width;
+    for (int64_t i = 0; i < hidden; ++i) {
+      p.out[pair * hidden + i] = p.routed.weights[pair] * Dot(down + i * width, x, of.intermediate_size);
+    }
+  });
+}
+
+void Add(Stream, const cuda::AddExpertsParams& p) {
+  const int64_t hidden = p.experts.hidden_size, per_row = p.experts.pairs_per_row();
+  for (int64_t row = 0; row < p.num_rows; ++row) {
+    for (int64_t i = 0; i < hidden; ++i) {
+      float sum = 0;
+      for (int64_t at = 0; at < per_row; ++at) {
+        const uint32_t pair = p.routed.places[row * per_row + at];
+        if (pair != cuda::kNoPair) sum += p.pairs[pair * hidden + i];
+      }
+      p.residual[row * hidden + i] += sum;
+    }
+  }
+}
+
+}  // namespace
+
+cuda::ExpertKernels HostExpertKernels() {
+  return {.route = Route, .gate_up = GateUp, .down = Down, .add = Add};
+}
+
+}  // namespace winnow::test

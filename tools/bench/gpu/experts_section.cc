@@ -1,0 +1,372 @@
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cpu/scalar.h"
+#include "tools/bench/gpu/sections.h"
+
+namespace winnow {
+namespace {
+
+using cuda::ExpertMatrices;
+using cuda::ExpertRows;
+
+struct Shape {
+  int num_experts, experts_per_token, num_shared, hidden_size, intermediate_size;
+  bool shared_gate = false, normalizes = true;
+};
+
+std::string Name(const Shape& shape) {
+  return absl::StrCat(shape.experts_per_token, " of ", shape.num_experts, " experts",
+                      shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ",
+                      shape.hidden_size, "x", shape.intermediate_size);
+}
+
+std::vector<uint16_t> RandomBf16(GpuContext& gpu, size_t count, float scale) {
+  std::normal_distribution<float> normal(0, scale);
+  std::vector<uint16_t> values(count);
+  for (uint16_t& value : values) value = F32ToBf16(normal(gpu.random));
+  return values;
+}
+
+// What sums in f32 may be off by, of products whose magnitudes add up to this: each mma adds 16 products with the error
+// of one truncated addition of the largest term.
+double SumError(double magnitude, int terms) {
+  return magnitude * (terms / 16.0 + 16) * std::ldexp(1.0, -22);
+}
+
+struct Sum {
+  double value = 0, magnitude = 0;
+};
+Sum Dot(const uint16_t* weight, const uint16_t* x, int count) {
+  Sum sum;
+  for (int k = 0; k < count; ++k) {
+    const double product = double{Bf16ToF32(weight[k])} * Bf16ToF32(x[k]);
+    sum.value += product;
+    sum.magnitude += std::fabs(product);
+  }
+  return sum;
+}
+
+// A sparse layer with random weights, here and on the device, and what its kernels leave of some rows.
+class ExpertsCheck {
+ public:
+  ExpertsCheck(GpuContext& gpu, const Shape& shape, int max_rows)
+      : gpu_(gpu), shape_(shape), name_("experts " + Name(shape)), max_rows_(max_rows) {
+    const size_t all = shape.num_experts + shape.num_shared;
+    const size_t elements = all * shape.hidden_size * shape.intermediate_size;
+    gate_up_ = RandomBf16(gpu, 2 * elements, 1 / std::sqrt(static_cast<float>(shape.hidden_size)));
+    down_ = RandomBf16(gpu, elements, 1 / std::sqrt(static_cast<float>(shape.intermediate_size)));
+    x_ = RandomBf16(gpu, static_cast<size_t>(max_rows) * shape.hidden_size, 1);
+    experts_ = {.gate_up = gpu.Upload(gate_up_),
+                .down = gpu.Upload(down_),
+                .num_experts = shape.num_experts,
+                .num_shared = shape.num_shared,
+                .shared_gate = shape.shared_gate,
+                .hidden_size = shape.hidden_size,
+                .intermediate_size = shape.intermediate_size,
+                .experts_per_token = shape.experts_per_token,
+                .normalizes = shape.normalizes,
+                .scale = 1.25f};
+    std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(shape.hidden_size)));
+    router_.resize(static_cast<size_t>(experts_.num_logits()) * shape.hidden_size);
+    for (float& value : router_) value = normal(gpu.random);
+    experts_.router = gpu.Upload(router_);
+    device_x_ = gpu.Upload(x_);
+    cuda::Arena counting(nullptr);
+    cuda::RoutedRows::Take(counting, experts_, max_rows);
+    cuda::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
+    routed_ = cuda::RoutedRows::Take(arena, experts_, max_rows);
+    hidden_ = gpu.New<uint16_t>(static_cast<size_t>(routed_.max_pairs) * shape.intermediate_size);
+    sums_ = gpu.New<float>(static_cast<size_t>(routed_.max_pairs) * shape.hidden_size);
+  }
+
+  void Run(ExpertRows rows, int num_rows) {
+    const std::string what = absl::StrCat(name_, rows == ExpertRows::kFew ? ", step of " : ", chunk of ", num_rows);
+    const std::vector<float> residual = Compute(rows, 0, num_rows);
+    CheckRouting(what, num_rows);
+    CheckProducts(what, num_rows, residual);
+  }
+
+  // The same rows among others, in other places.
+  void CheckRowInvariance(ExpertRows rows, int num_rows) {
+    const size_t hidden = shape_.hidden_size;
+    const std::vector<float> all = Compute(rows, 0, num_rows);
+    double differ = 0;
+    for (const int count : {1, 3, 8, 9, 17, 33}) {
+      for (const int first : {0, num_rows - count}) {
+        if (first < 0) continue;
+        const std::vector<float> some = Compute(rows, first, count);
+        for (size_t i = 0; i < some.size(); ++i) {
+          differ += std::bit_cast<uint32_t>(some[i]) != std::bit_cast<uint32_t>(all[first * hidden + i]);
+        }
+      }
+    }
+    gpu_.report.Check(
+        absl::StrCat(name_, rows == ExpertRows::kFew ? ", step" : ", chunk", ", bits that depend on other rows"),
+        differ, 0);
+  }
+
+ private:
+  static float Residual(size_t at) { return static_cast<float>(at % 17) - 8; }
+
+  // Rows [first, first + num_rows) of x; returns what a residual of known values becomes.
+  std::vector<float> Compute(ExpertRows rows, int first, int num_rows) {
+    const size_t hidden = shape_.hidden_size;
+    std::vector<float> residual(num_rows * hidden);
+    for (size_t i = 0; i < residual.size(); ++i) residual[i] = Residual(first * hidden + i);
+    float* const device_residual = gpu_.Upload(residual);
+    const uint16_t* const x = device_x_ + first * hidden;
+    const cuda::ExpertKernels& kernels = *gpu_.table.experts;
+    kernels.route(gpu_.stream, rows, {.experts = experts_, .x = x, .num_rows = num_rows, .routed = routed_});
+    kernels.gate_up(gpu_.stream, rows,
+                    {.experts = experts_, .routed = routed_, .x = x, .num_rows = num_rows, .out = hidden_});
+    kernels.down(gpu_.stream, rows,
+                 {.experts = experts_, .routed = routed_, .x = hidden_, .num_rows = num_rows, .out = sums_});
+    kernels.add(
+        gpu_.stream,
+        {.experts = experts_, .routed = routed_, .pairs = sums_, .num_rows = num_rows, .residual = device_residual});
+    return gpu_.Download(device_residual, residual.size());
+  }
+
+  double Logit(int row, int logit) const {
+    double sum = 0;
+    for (int k = 0; k < shape_.hidden_size; ++k) {
+      sum += double{router_[static_cast<size_t>(logit) * shape_.hidden_size + k]} *
+             Bf16ToF32(x_[static_cast<size_t>(row) * shape_.hidden_size + k]);
+    }
+    return sum;
+  }
+
+  // The chosen are the best but for errors of f32 sums, their weights those of a softmax, and pairs are a permutation.
+  void CheckRouting(const std::string& what, int num_rows) {
+    const size_t per_row = experts_.pairs_per_row(), chosen = shape_.experts_per_token, pairs = num_rows * per_row;
+    const std::vector<uint32_t> experts = gpu_.Download(routed_.experts, pairs);
+    const std::vector<uint32_t> places = gpu_.Download(routed_.places, pairs);
+    const std::vector<uint32_t> first = gpu_.Download(routed_.first, experts_.num_all() + 1);
+    const std::vector<float> shares = gpu_.Download(routed_.shares, pairs);
+    rows_ = gpu_.Download(routed_.rows, pairs);
+    weights_ = gpu_.Download(routed_.weights, pairs);
+    experts_of_.assign(pairs, 0);
+    double wrong = 0, worst_choice = 0, worst_weight = 0;
+    std::vector<bool> taken(pairs);
+    for (int row = 0; row < num_rows; ++row) {
+      std::vector<double> logits;
+      for (int i = 0; i < shape_.num_experts; ++i) logits.push_back(Logit(row, i));
+      const double largest = *std::max_element(logits.begin(), logits.end());
+      double total = 0, of_chosen = 0, least = INFINITY;
+      for (const double logit : logits) total += std::exp(logit - largest);
+      std::vector<bool> is_chosen(logits.size());
+      for (size_t i = 0; i < per_row; ++i) {
+        const uint32_t expert = experts[row * per_row + i], pair = places[row * per_row + i];
+        if (i > 0 && expert <= experts[row * per_row + i - 1]) ++wrong;
+        if (pair >= pairs || taken[pair] || rows_[pair] != static_cast<uint32_t>(row) || pair < first[expert] ||
+            pair >= first[expert + 1] || weights_[pair] != shares[row * per_row + i]) {
+          ++wrong;
+          continue;
+        }
+        taken[pair] = true;
+        experts_of_[pair] = expert;
+        if (i >= chosen) continue;
+        is_chosen[expert] = true;
+        least = std::min(least, logits[expert]);
+        of_chosen += std::exp(logits[expert] - largest);
+      }
+      for (size_t i = 0; i < logits.size(); ++i) {
+        if (!is_chosen[i]) worst_choice = std::max(worst_choice, logits[i] - least);
+      }
+      for (size_t i = 0; i < per_row; ++i) {
+        const uint32_t expert = experts[row * per_row + i];
+        double want = 1;
+        if (i < chosen) {
+          want = 1.25 * std::exp(logits[expert] - largest) / (shape_.normalizes ? of_chosen : total);
+        } else if (shape_.shared_gate) {
+          want = 1 / (1 + std::exp(-Logit(row, shape_.num_experts)));
+        }
+        worst_weight = std::max(worst_weight, std::fabs(shares[row * per_row + i] - want) / want);
+      }
+    }
+    gpu_.report.Check(what + ", pairs", wrong, 0);
+    gpu_.report.Check(what + ", choice", worst_choice, 1e-4);
+    gpu_.report.Check(what + ", weights", worst_weight, 1e-4);
+  }
+
+  // Of some pairs every output, and all residuals from what their pairs gave.
+  void CheckProducts(const std::string& what, int num_rows, const std::vector<float>& residual) {
+    const size_t hidden = shape_.hidden_size, width = shape_.intermediate_size, per_row = experts_.pairs_per_row();
+    const size_t pairs = num_rows * per_row;
+    const std::vector<uint16_t> activated = gpu_.Download(hidden_, pairs * width);
+    const std::vector<float> sums = gpu_.Download(sums_, pairs * hidden);
+    double worst_gate_up = 0, worst_down = 0;
+    const auto worst = [](double& of, double error) {
+      if (!(error <= of)) of = error;
+    };
+    for (size_t pair = 0; pair < pairs; pair += std::max<size_t>(1, pairs / 40)) {
+      const size_t expert = experts_of_[pair];
+      const uint16_t* const gate = &gate_up_[expert * 2 * width * hidden];
+      const uint16_t* const down = &down_[expert * width * hidden];
+      for (size_t i = 0; i < width; ++i) {
+        const Sum g = Dot(gate + i * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
+        const Sum u = Dot(gate + (width + i) * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
+        const double silu = g.value / (1 + std::exp(-g.value)), want = silu * u.value;
+        const double allowed = std::fabs(want) / 256 +
+                               1.1 * SumError(g.magnitude, shape_.hidden_size) * std::fabs(u.value) +
+                               std::fabs(silu) * SumError(u.magnitude, shape_.hidden_size) + 1e-12;
+        worst(worst_gate_up, std::fabs(Bf16ToF32(activated[pair * width + i]) - want) / allowed);
+      }
+      for (size_t i = 0; i < hidden; ++i) {
+        const Sum sum = Dot(down + i * width, &activated[pair * width], shape_.intermediate_size);
+        const double allowed = weights_[pair] * (SumError(sum.magnitude, shape_.intermediate_size) + 1e-12);
+        worst(worst_down, std::fabs(sums[pair * hidden + i] - weights_[pair] * sum.value) / allowed);
+      }
+    }
+    gpu_.report.Check(what + ", gate and up", worst_gate_up, 1);
+    gpu_.report.Check(what + ", down", worst_down, 1);
+
+    const std::vector<uint32_t> places = gpu_.Download(routed_.places, pairs);
+    double differ = 0;
+    for (size_t at = 0; at < residual.size(); ++at) {
+      float sum = 0;
+      for (size_t i = 0; i < per_row; ++i) sum += sums[places[at / hidden * per_row + i] * hidden + at % hidden];
+      differ += residual[at] != Residual(at) + sum;
+    }
+    gpu_.report.Check(what + ", sums", differ, 0);
+  }
+
+  GpuContext& gpu_;
+  const Shape shape_;
+  const std::string name_;
+  const int max_rows_;
+  std::vector<uint16_t> gate_up_, down_, x_;
+  std::vector<float> router_;
+  ExpertMatrices experts_;
+  cuda::RoutedRows routed_;
+  uint16_t* device_x_ = nullptr;
+  uint16_t* hidden_ = nullptr;
+  float* sums_ = nullptr;
+  // Of the rows that were computed last, by pair.
+  std::vector<uint32_t> rows_, experts_of_;
+  std::vector<float> weights_;
+};
+
+void Check(GpuContext& gpu) {
+  for (const Shape& shape : {Shape{16, 4, 0, 1024, 768}, Shape{6, 3, 2, 96, 40, true, false}, Shape{8, 2, 0, 256, 336},
+                             Shape{128, 8, 1, 64, 48}}) {
+    ExpertsCheck check(gpu, shape, 400);
+    for (const int num_rows : gpu.Cases(std::vector<int>{1, 2, 7, 16, 40, 64})) check.Run(ExpertRows::kFew, num_rows);
+    for (const int num_rows : gpu.Cases(std::vector<int>{1, 100, 400})) check.Run(ExpertRows::kMany, num_rows);
+    check.CheckRowInvariance(ExpertRows::kFew, 64);
+    check.CheckRowInvariance(ExpertRows::kMany, 400);
+    gpu.FreeAll();
+  }
+}
+
+// Of Qwen3-30B-A3B, several layers in turn so that no weights stay in the L2.
+class BenchLayers {
+ public:
+  static constexpr int kLayers = 3;
+  BenchLayers(GpuContext& gpu, int max_rows) : gpu_(gpu) {
+    experts_ = {
+        .num_experts = 128, .hidden_size = 2048, .intermediate_size = 768, .experts_per_token = 8, .normalizes = true};
+    const size_t elements = size_t{128} * 2048 * 768;
+    for (int layer = 0; layer < kLayers; ++layer) {
+      uint16_t* const gate_up = gpu.New<uint16_t>(2 * elements);
+      uint16_t* const down = gpu.New<uint16_t>(elements);
+      gpu.table.elementwise->fill_normal(gpu.stream, gate_up, 2 * elements, layer, 0.02f);
+      gpu.table.elementwise->fill_normal(gpu.stream, down, elements, 10 + layer, 0.03f);
+      std::vector<float> router(size_t{128} * 2048);
+      std::normal_distribution<float> normal(0, 0.05f);
+      for (float& value : router) value = normal(gpu.random);
+      layers_[layer] = experts_;
+      layers_[layer].router = gpu.Upload(router);
+      layers_[layer].gate_up = gate_up;
+      layers_[layer].down = down;
+    }
+    x_ = gpu.Upload(RandomBf16(gpu, static_cast<size_t>(max_rows) * 2048, 1));
+    cuda::Arena counting(nullptr);
+    cuda::RoutedRows::Take(counting, experts_, max_rows);
+    cuda::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
+    routed_ = cuda::RoutedRows::Take(arena, experts_, max_rows);
+    hidden_ = gpu.New<uint16_t>(static_cast<size_t>(routed_.max_pairs) * 768);
+    sums_ = gpu.New<float>(static_cast<size_t>(routed_.max_pairs) * 2048);
+    residual_ = gpu.NewZeroed<float>(static_cast<size_t>(max_rows) * 2048);
+  }
+
+  // All of it, or some parts, which then work on what was routed last.
+  enum Part : unsigned { kRoute = 1, kGateUp = 2, kDown = 4, kAdd = 8, kAll = 15 };
+  void Run(cuda::Stream stream, int layer, ExpertRows rows, int num_rows, unsigned parts) const {
+    const cuda::ExpertKernels& kernels = *gpu_.table.experts;
+    const ExpertMatrices& of = layers_[layer];
+    if ((parts & kRoute) != 0)
+      kernels.route(stream, rows, {.experts = of, .x = x_, .num_rows = num_rows, .routed = routed_});
+    if ((parts & kGateUp) != 0) {
+      kernels.gate_up(stream, rows, {.experts = of, .routed = routed_, .x = x_, .num_rows = num_rows, .out = hidden_});
+    }
+    if ((parts & kDown) != 0) {
+      kernels.down(stream, rows, {.experts = of, .routed = routed_, .x = hidden_, .num_rows = num_rows, .out = sums_});
+    }
+    if ((parts & kAdd) != 0) {
+      kernels.add(stream,
+                  {.experts = of, .routed = routed_, .pairs = sums_, .num_rows = num_rows, .residual = residual_});
+    }
+  }
+  double Touched(int num_rows) const {
+    Run(gpu_.stream, 0, ExpertRows::kFew, num_rows, kRoute);
+    return gpu_.Download(routed_.num_active, 1)[0];
+  }
+
+ private:
+  GpuContext& gpu_;
+  ExpertMatrices experts_, layers_[kLayers];
+  cuda::RoutedRows routed_;
+  const uint16_t* x_;
+  uint16_t* hidden_;
+  float *sums_, *residual_;
+};
+
+void Bench(GpuContext& gpu) {
+  constexpr double kMatrixBytes = 2048.0 * 768 * 2;
+  const BenchLayers layers(gpu, 8192);
+  const std::pair<const char*, unsigned> parts[] = {{"all", BenchLayers::kAll},
+                                                    {"route", BenchLayers::kRoute},
+                                                    {"gate and up", BenchLayers::kGateUp},
+                                                    {"down", BenchLayers::kDown},
+                                                    {"add", BenchLayers::kAdd}};
+  for (const int num_rows : {1, 8, 32, 64}) {
+    const double touched = layers.Touched(num_rows);
+    for (const auto& [name, part] : parts) {
+      const double us = gpu.MedianUs(
+          BenchLayers::kLayers, 12,
+          [&](cuda::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kFew, num_rows, part); }, 7);
+      const double bytes =
+          touched * kMatrixBytes * (((part & BenchLayers::kGateUp) != 0 ? 2 : 0) + ((part & BenchLayers::kDown) != 0)) +
+          ((part & BenchLayers::kRoute) != 0 ? 128 * 2048 * 4.0 : 0);
+      gpu.report.Time(absl::StrCat("experts of 30B-A3B, ", num_rows, " rows, ", touched, " touched, ", name), us,
+                      bytes / gpu.read_bytes_per_us);
+    }
+  }
+  for (const int num_rows : {2048, 8192}) {
+    layers.Touched(num_rows);
+    for (const auto& [name, part] : parts) {
+      const double us = gpu.MedianUs(
+          BenchLayers::kLayers, 6,
+          [&](cuda::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kMany, num_rows, part); }, 5);
+      const double flops = num_rows * 8 * kMatrixBytes *
+                           (((part & BenchLayers::kGateUp) != 0 ? 2 : 0) + ((part & BenchLayers::kDown) != 0));
+      gpu.report.Time(absl::StrCat("experts of 30B-A3B, chunk of ", num_rows, ", ", name, ", ",
+                                   static_cast<int>(flops / us / 1e6), " TFLOP/s"),
+                      us, flops / 790e6);
+    }
+  }
+  gpu.FreeAll();
+}
+
+}  // namespace
+
+GpuSection ExpertsSection() {
+  return {"experts", Check, Bench};
+}
+
+}  // namespace winnow
