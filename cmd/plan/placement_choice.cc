@@ -18,7 +18,9 @@ bool ChooseInPlaceSelection(UpOptions& options, int gpus) {
   if (!SelectsInPlace(options, gpus)) return false;
   const absl::StatusOr<ModelConfig> config = ModelConfigOf(options.model);
   if (!config.ok() || config->latent) return false;
-  const double weight_bytes = options.compute == Dtype::kF8 ? 1 : 2;
+  const bool has_codes = config->quantization.format != WeightQuantization::Format::kNone;
+  const double weight_bytes =
+      has_codes ? config->quantization.bits / 8.0 : static_cast<double>(DtypeBytes(options.compute));
   const uint32_t dense = DenseBelowTokens(PlanModelOf(*config, weight_bytes, 2), config->num_layers, DeviceRates());
   if (dense == 0) return false;
   options.selection.specification = absl::StrCat("winnow,dense_below_tokens=", dense);

@@ -6,6 +6,7 @@ namespace winnow {
 namespace {
 
 constexpr int64_t kMaxContextTokens = 1 << 20;
+constexpr std::string_view kFp8Suffix = "-fp8", kInt4Suffix = "-int4";
 
 struct SyntheticModel {
   std::string_view name;
@@ -56,6 +57,19 @@ ModelConfig ConfigOf(const SyntheticModel& model) {
   return config;
 }
 
+// As published checkpoints of these models are: Qwen3-*-FP8, Qwen3-*-AWQ.
+WeightQuantization QuantizationOf(std::string_view suffix) {
+  const bool fp8 = suffix == kFp8Suffix;
+  WeightQuantization quantization;
+  quantization.format = fp8 ? WeightQuantization::Format::kFp8 : WeightQuantization::Format::kAwq;
+  quantization.method = fp8 ? "fp8" : "awq";
+  quantization.bits = fp8 ? 8 : 4;
+  quantization.block_rows = fp8 ? 128 : 1;
+  quantization.block_columns = 128;
+  quantization.has_zeros = !fp8;
+  return quantization;
+}
+
 }  // namespace
 
 bool IsSyntheticModel(std::string_view model) {
@@ -66,7 +80,13 @@ absl::StatusOr<ModelConfig> SyntheticModelConfig(std::string_view model) {
   std::string_view name = model;
   if (IsSyntheticModel(name)) name.remove_prefix(kSyntheticPrefix.size());
   for (const SyntheticModel& known : kModels) {
-    if (known.name == name) return ConfigOf(known);
+    if (!name.starts_with(known.name)) continue;
+    const std::string_view suffix = name.substr(known.name.size());
+    const bool quantised = suffix == kFp8Suffix || suffix == kInt4Suffix;
+    if (!suffix.empty() && !(quantised && known.num_experts == 0)) continue;
+    ModelConfig config = ConfigOf(known);
+    if (quantised) config.quantization = QuantizationOf(suffix);
+    return config;
   }
   return absl::NotFoundError(
       absl::StrCat("there is no synthetic model \"", AbslSv(name), "\"; there are ", SyntheticModelNames()));
@@ -81,6 +101,8 @@ std::string SyntheticModelNames() {
   for (const SyntheticModel& known : kModels) {
     absl::StrAppend(&names, names.empty() ? "" : ", ", AbslSv(kSyntheticPrefix), AbslSv(known.name));
   }
+  absl::StrAppend(&names, "; those without experts also quantised, with ", AbslSv(kFp8Suffix),
+                  " (blocks of 128 x 128) or ", AbslSv(kInt4Suffix), " (groups of 128) behind the name");
   return names;
 }
 

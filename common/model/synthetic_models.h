@@ -8,7 +8,8 @@
 namespace winnow {
 
 // Models of real shapes whose weights are random numbers: for measuring without a checkpoint. They are named where a
-// model directory would be, as "synthetic:qwen3-14b".
+// model directory would be, as "synthetic:qwen3-14b". With "-fp8" or "-int4" behind the name the config says that the
+// layers are quantised, which GPUs then hold them as.
 inline constexpr std::string_view kSyntheticPrefix = "synthetic:";
 bool IsSyntheticModel(std::string_view model);
 

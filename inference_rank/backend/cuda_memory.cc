@@ -61,6 +61,33 @@ absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const M
                                  config);
 }
 
+// All experts of a sparse layer, and their router.
+uint64_t ExpertLayerBytes(const ModelConfig& config) {
+  const cuda::ExpertMatrices experts = ExpertShapeOf(config);
+  const uint64_t hidden = experts.hidden_size, width = experts.intermediate_size;
+  return 3 * hidden * width * experts.num_all() * DtypeBytes(Dtype::kBf16) +
+         hidden * experts.num_logits() * sizeof(float);
+}
+
+// Of a GPU's part, without the embedding.
+uint64_t EstimateMatrixBytes(const ModelConfig& part, WeightShard shard, const BackendOptions& options) {
+  const DeviceForms forms = ChooseDeviceForms(options.checkpoint.get(), part, shard, options.compute_dtype);
+  const auto bytes = [](const DeviceForm& form, int out, int in) {
+    return uint64_t{
+        MatrixBytes({.out_features = out, .in_features = in, .dtype = form.dtype, .group_size = form.group_size})};
+  };
+  const int hidden = part.hidden_size, mlp = part.intermediate_size;
+  uint64_t all = part.tie_word_embeddings ? 0 : bytes(forms.lm_head, LmHeadFeatures(part, shard), hidden);
+  for (size_t l = 0; l < forms.layers.size(); ++l) {
+    const LayerForms& layer = forms.layers[l];
+    all += bytes(layer.qkv, part.qkv_features(), hidden) + bytes(layer.o, hidden, part.q_features());
+    all += part.moe.IsSparse(static_cast<int>(l))
+               ? ExpertLayerBytes(part)
+               : bytes(layer.gate_up, 2 * mlp, hidden) + bytes(layer.down, hidden, mlp);
+  }
+  return all;
+}
+
 // What does not depend on what the GPU's kernels ask for.
 MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
   MemoryNeeds needs = options.needs;
@@ -99,7 +126,7 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
     if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
     plan.forward.lane_list_rows = std::max(plan.forward.lane_list_rows, CudaLocalStep::MaxListRows(*plan.local_step));
   }
-  plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights);
+  plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights, options.checkpoint.get());
   plan.needs.activation_bytes = CudaForward::ActivationBytes(table, config, num_gpus, plan.forward);
   if (plan.local_step.has_value()) {
     plan.needs.activation_bytes += CudaLocalStep::DeviceBytes(table, *plan.local_step);
@@ -119,12 +146,7 @@ MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int n
   const uint64_t hidden = config.hidden_size, mlp = config.max_dense_mlp_features(), q = config.q_features();
   const uint64_t head = static_cast<uint64_t>(config.vocab_size) * hidden;
   const cuda::ExpertMatrices experts = ExpertShapeOf(config);
-  const uint64_t expert = 3ull * hidden * experts.intermediate_size, sparse = config.moe.num_sparse_layers();
-  const uint64_t attention = hidden * config.qkv_features() + q * hidden;
-  const uint64_t layers = attention * config.num_layers + 3 * hidden * mlp * (config.num_layers - sparse) +
-                          (expert * experts.num_all() + 2 * hidden * experts.num_logits()) * sparse;
-  const uint64_t tables = config.tie_word_embeddings ? 0 : head / num_gpus;
-  needs.weights_bytes = (layers + tables) * DtypeBytes(options.compute_dtype) + head * 2;
+  needs.weights_bytes = EstimateMatrixBytes(config, {.count = num_gpus}, options) + head * 2;
   const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows);
   needs.activation_bytes =
       rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +

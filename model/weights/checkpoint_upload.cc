@@ -7,13 +7,16 @@
 #include "common/base/status.h"
 #include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
-#include "common/model/quantized/stored_weight.h"
 #include "common/model/tensor_elements.h"
+#include "kernels/cuda/device/arena.h"
 
 namespace winnow {
 namespace {
 
 constexpr size_t kPinnedBytes = size_t{64} << 20;
+// Formats that keep the outputs of an input together are read by columns: few enough that their rows stay in the cache.
+constexpr size_t kRowsOfCodes = 256;
+constexpr int kMaxI4Zero = 16;
 
 uint16_t RoundToBf16(float value) {
   uint32_t bits = 0;
@@ -33,43 +36,69 @@ void ConvertRow(const StoredWeight& weight, size_t row, size_t first_column, siz
   std::transform(scratch.begin(), scratch.end(), out, RoundToBf16);
 }
 
+size_t NumGroups(const cuda::DeviceMatrix& matrix) {
+  return matrix.group_size == 0 ? 1 : (matrix.in_features + matrix.group_size - 1) / matrix.group_size;
+}
+
+// Codes of the piece's columns, row after row.
+void CopyCodes(const StoredWeight& weight, const WeightPiece& piece, size_t first_row, size_t rows, uint8_t* out) {
+  if (piece.columns == weight.inputs()) return weight.Codes(first_row, rows, out);
+  std::vector<uint8_t> whole(rows * weight.inputs());
+  weight.Codes(first_row, rows, whole.data());
+  for (size_t r = 0; r < rows; ++r) {
+    std::memcpy(out + r * piece.columns, whole.data() + r * weight.inputs() + piece.first_column, piece.columns);
+  }
+}
+
+// Scales and zeros of the matrix's groups in the piece's columns, each of which lies in a group of the weight.
+absl::Status AppendScales(const StoredWeight& weight, const WeightPiece& piece, size_t first_row, size_t rows,
+                          const cuda::DeviceMatrix& matrix, std::vector<float>& scales, std::vector<uint8_t>& zeros) {
+  const size_t stored = weight.num_groups();
+  std::vector<float> row_scales(rows * stored);
+  std::vector<int16_t> row_zeros(rows * stored);
+  weight.Scales(first_row, rows, row_scales.data(), row_zeros.data());
+  for (size_t r = 0; r < rows; ++r) {
+    for (size_t group = 0; group < NumGroups(matrix); ++group) {
+      const size_t column = piece.first_column + group * static_cast<size_t>(matrix.group_size);
+      const size_t from = r * stored + column / static_cast<size_t>(weight.group_size());
+      if (row_zeros[from] < 0 || row_zeros[from] > kMaxI4Zero) {
+        return absl::InvalidArgumentError(absl::StrCat(AbslSv(weight.file()), ": the zero of output ", first_row + r,
+                                                       " and group ", column / static_cast<size_t>(weight.group_size()),
+                                                       " of ", QuotedName(piece.tensor), " is ", row_zeros[from],
+                                                       " and has to be 0 to ", kMaxI4Zero));
+      }
+      scales.push_back(row_scales[from]);
+      zeros.push_back(static_cast<uint8_t>(row_zeros[from]));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
   const ModelConfig& part = weights.config_;
   const bool all = weights.options_.parts == WeightParts::kAll;
-  const size_t shard = weights.options_.shard.index, shards = weights.options_.shard.count;
-  const size_t hidden = part.hidden_size, vocab = part.vocab_size, intermediate = part.intermediate_size;
-  const size_t q = part.q_features(), kv = part.kv_features();
   WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(kPinnedBytes));
   WINNOW_RETURN_IF_ERROR(FillVectors(weights));
   for (int l = 0; l < part.num_layers; ++l) {
     const DeviceLayerWeights& layer = weights.layer(l);
-    const auto rows = [&](const char* name, size_t count, size_t columns) {
-      return Piece{LayerTensor(l, name), count * shards, columns, shard * count, count, 0, columns};
-    };
-    const auto columns = [&](const char* name, size_t count) {
-      return Piece{LayerTensor(l, name), hidden, count * shards, 0, hidden, shard * count, count};
-    };
-    std::vector<Piece> qkv = {rows("self_attn.q_proj.weight", q, hidden)};
-    if (all) {
-      qkv.push_back(rows("self_attn.k_proj.weight", kv, hidden));
-      qkv.push_back(rows("self_attn.v_proj.weight", kv, hidden));
-    }
-    WINNOW_RETURN_IF_ERROR(FillMatrix(qkv, layer.qkv));
+    const LayerForms& forms = weights.forms_.layers[static_cast<size_t>(l)];
+    LayerPieces pieces = PiecesOfLayer(part, weights.options_.shard, l);
+    if (!all) pieces.qkv.resize(1);  // q alone
+    WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.qkv, forms.qkv, layer.qkv));
     if (!all) continue;
-    WINNOW_RETURN_IF_ERROR(FillMatrix({columns("self_attn.o_proj.weight", q)}, layer.o));
+    WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.o, forms.o, layer.o));
     if (layer.is_sparse()) {
       WINNOW_RETURN_IF_ERROR(FillExperts(part, l, layer.experts));
       continue;
     }
-    WINNOW_RETURN_IF_ERROR(FillMatrix(
-        {rows("mlp.gate_proj.weight", intermediate, hidden), rows("mlp.up_proj.weight", intermediate, hidden)},
-        layer.gate_up));
-    WINNOW_RETURN_IF_ERROR(FillMatrix({columns("mlp.down_proj.weight", intermediate)}, layer.down));
+    WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.gate_up, forms.gate_up, layer.gate_up));
+    WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.down, forms.down, layer.down));
   }
   if (all) {
+    const size_t hidden = part.hidden_size, vocab = part.vocab_size;
     WINNOW_RETURN_IF_ERROR(
         Upload({{std::string(kEmbeddingTensor), vocab, hidden, 0, vocab, 0, hidden}}, weights.embedding_));
     if (part.tie_word_embeddings) {
@@ -78,9 +107,7 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
       table_.matmul->pack(stream_, static_cast<std::byte*>(weights.embedding_) + first, weights.lm_head_);
     } else {
       WINNOW_RETURN_IF_ERROR(
-          FillMatrix({{std::string(kLmHeadTensor), vocab, hidden, static_cast<size_t>(weights.lm_head_first()),
-                       static_cast<size_t>(weights.lm_head_.out_features), 0, hidden}},
-                     weights.lm_head_));
+          FillMatrix(LmHeadPieces(part, weights.options_.shard), weights.forms_.lm_head, weights.lm_head_));
     }
   }
   return device_.Synchronize(stream_);
@@ -174,24 +201,43 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
   return device_.Synchronize(stream_);
 }
 
-absl::Status CheckpointUpload::FillMatrix(const std::vector<Piece>& pieces, const cuda::DeviceMatrix& matrix) {
+absl::Status CheckpointUpload::FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,
+                                          const cuda::DeviceMatrix& matrix) {
+  if (form.is_stored) {
+    const size_t groups = NumGroups(matrix);
+    cuda::Arena arena(staging_->data());
+    const cuda::MatrixCodes codes = {
+        .codes = arena.TakeArray<uint8_t>(static_cast<size_t>(matrix.out_features) * matrix.in_features),
+        .scales = arena.TakeArray<float>(matrix.out_features * groups),
+        .zeros = arena.TakeArray<uint8_t>(matrix.out_features * groups)};
+    WINNOW_CHECK(arena.used_bytes() <= staging_->bytes());
+    WINNOW_RETURN_IF_ERROR(UploadCodes(pieces, matrix, codes));
+    table_.matmul->pack_codes(stream_, codes, matrix);
+    return absl::OkStatus();
+  }
   void* const row_major = StagingOf(matrix, staging_.get());
   WINNOW_RETURN_IF_ERROR(Upload(pieces, row_major));
   table_.matmul->pack(stream_, row_major, matrix);
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::Upload(const std::vector<Piece>& pieces, void* to) {
+absl::StatusOr<StoredWeight> CheckpointUpload::Open(const WeightPiece& piece) const {
+  WINNOW_ASSIGN_OR_RETURN(StoredWeight weight, StoredWeight::Open(checkpoint_, quantization_, piece.tensor,
+                                                                  piece.tensor_rows, piece.tensor_columns));
+  WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
+  WINNOW_CHECK(piece.first_row + piece.rows <= piece.tensor_rows &&
+               piece.first_column + piece.columns <= piece.tensor_columns);
+  return weight;
+}
+
+absl::Status CheckpointUpload::Upload(const std::vector<WeightPiece>& pieces, void* to) {
   auto* destination = static_cast<std::byte*>(to);
   auto* bounce = static_cast<uint16_t*>(pinned_->data());
   std::vector<float> scratch;
-  for (const Piece& piece : pieces) {
-    WINNOW_ASSIGN_OR_RETURN(const StoredWeight weight, StoredWeight::Open(checkpoint_, quantization_, piece.tensor,
-                                                                          piece.tensor_rows, piece.tensor_columns));
-    WINNOW_RETURN_IF_ERROR(weight.CheckFinite());
+  for (const WeightPiece& piece : pieces) {
+    WINNOW_ASSIGN_OR_RETURN(const StoredWeight weight, Open(piece));
     const size_t rows_at_once = kPinnedBytes / (piece.columns * sizeof(uint16_t));
-    WINNOW_CHECK(rows_at_once >= 1 && piece.first_row + piece.rows <= piece.tensor_rows &&
-                 piece.first_column + piece.columns <= piece.tensor_columns);
+    WINNOW_CHECK(rows_at_once >= 1);
     for (size_t done = 0; done < piece.rows; done += rows_at_once) {
       const size_t rows = std::min(rows_at_once, piece.rows - done);
       for (size_t r = 0; r < rows; ++r) {
@@ -206,6 +252,33 @@ absl::Status CheckpointUpload::Upload(const std::vector<Piece>& pieces, void* to
     for (const std::string& name : weight.tensors()) checkpoint_.ReleasePages(name);
   }
   return absl::OkStatus();
+}
+
+absl::Status CheckpointUpload::UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
+                                           const cuda::MatrixCodes& to) {
+  const size_t columns = matrix.in_features, groups = NumGroups(matrix);
+  auto* const bounce = static_cast<uint8_t*>(pinned_->data());
+  const size_t rows_at_once = std::min(kRowsOfCodes, kPinnedBytes / columns);
+  WINNOW_CHECK(rows_at_once >= 1);
+  std::vector<float> scales;
+  std::vector<uint8_t> zeros;
+  size_t row = 0;  // of the matrix
+  for (const WeightPiece& piece : pieces) {
+    WINNOW_ASSIGN_OR_RETURN(const StoredWeight weight, Open(piece));
+    for (size_t done = 0; done < piece.rows; done += rows_at_once) {
+      const size_t rows = std::min(rows_at_once, piece.rows - done);
+      WINNOW_RETURN_IF_ERROR(AppendScales(weight, piece, piece.first_row + done, rows, matrix, scales, zeros));
+      CopyCodes(weight, piece, piece.first_row + done, rows, bounce);
+      device_.CopyAsync(const_cast<uint8_t*>(to.codes) + row * columns, bounce, rows * columns, stream_);
+      row += rows;
+      WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+    }
+    for (const std::string& name : weight.tensors()) checkpoint_.ReleasePages(name);
+  }
+  WINNOW_CHECK(row == static_cast<size_t>(matrix.out_features) && scales.size() == row * groups);
+  device_.CopyAsync(const_cast<float*>(to.scales), scales.data(), scales.size() * sizeof(float), stream_);
+  device_.CopyAsync(const_cast<uint8_t*>(to.zeros), zeros.data(), zeros.size(), stream_);
+  return device_.Synchronize(stream_);
 }
 
 }  // namespace winnow

@@ -5,13 +5,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/quantized/stored_weight.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
 
-// Brings a validated checkpoint into carved device memory: converted to bf16 on the host (quantised weights as
-// well), copied through pinned memory,
-// packed on the device. Of sharded matrices only the shard's part is read.
+// Brings a validated checkpoint into carved device memory: copied through pinned memory and packed on the device, as
+// codes where a matrix is held as stored, else converted to bf16 on the host. Of sharded matrices only the shard's part
+// is read.
 class CheckpointUpload {
  public:
   CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint,
@@ -24,21 +25,19 @@ class CheckpointUpload {
   absl::Status Fill(DeviceWeights& weights);
 
  private:
-  // Part of a matrix [tensor_rows, tensor_columns] of the checkpoint.
-  struct Piece {
-    std::string tensor;
-    size_t tensor_rows, tensor_columns;
-    size_t first_row, rows;
-    size_t first_column, columns;
-  };
   absl::Status FillVectors(DeviceWeights& weights);
   // Of the layer's tensors: the router to `router` in host memory, the experts to the device.
   absl::Status FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts, float* router);
   absl::Status FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts);
   absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
-  absl::Status FillMatrix(const std::vector<Piece>& pieces, const cuda::DeviceMatrix& matrix);
+  absl::Status FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,
+                          const cuda::DeviceMatrix& matrix);
   // Rows of the pieces, one after the other, as bf16.
-  absl::Status Upload(const std::vector<Piece>& pieces, void* to);
+  absl::Status Upload(const std::vector<WeightPiece>& pieces, void* to);
+  // The same as codes, and the scales and zeros of the matrix's groups.
+  absl::Status UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
+                           const cuda::MatrixCodes& to);
+  absl::StatusOr<StoredWeight> Open(const WeightPiece& piece) const;
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;

@@ -14,13 +14,6 @@
 namespace winnow {
 namespace {
 
-void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, Dtype dtype, int out_features, int in_features,
-                cuda::DeviceMatrix& matrix) {
-  matrix = {.out_features = out_features, .in_features = in_features, .dtype = dtype};
-  matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, dtype));
-  if (dtype == Dtype::kF8) matrix.scales = arena.TakeArray<float>(out_features);
-}
-
 // Of one expert: gate and up, then down.
 size_t ExpertElements(const cuda::ExpertMatrices& of) {
   return size_t{3} * of.intermediate_size * of.hidden_size;
@@ -32,10 +25,13 @@ void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
   experts.down = arena.Take(matrix_bytes);
 }
 
-size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
-  if (matrix.out_features == 0) return 0;
-  return DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features) +
-         (matrix.dtype == Dtype::kF8 ? matrix.out_features * sizeof(float) : 0);
+void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const DeviceForm& form, int out_features,
+                int in_features, cuda::DeviceMatrix& matrix) {
+  matrix = {
+      .out_features = out_features, .in_features = in_features, .dtype = form.dtype, .group_size = form.group_size};
+  matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, form.dtype));
+  const size_t scale_bytes = matmul.scale_bytes(out_features, in_features, form.dtype, form.group_size);
+  if (scale_bytes > 0) matrix.scales = arena.TakeArray<float>(scale_bytes / sizeof(float));
 }
 
 std::string Gigabytes(size_t bytes) {
@@ -144,8 +140,9 @@ ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard) {
   return part;
 }
 
-size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options) {
-  return DeviceWeights(ShardConfig(config, options.shard), options).Carve(table, nullptr);
+size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options,
+                         const Checkpoint* checkpoint) {
+  return DeviceWeights(ShardConfig(config, options.shard), options, checkpoint).Carve(table, nullptr);
 }
 
 size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
@@ -167,29 +164,31 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   }
   if (all) final_norm_ = arena.TakeArray<float>(hidden);
   vector_bytes_ = arena.used_bytes();
-  for (DeviceLayerWeights& layer : layers_) {
-    const auto take = [&](size_t out, size_t in, cuda::DeviceMatrix& matrix) {
-      TakeMatrix(*table.matmul, arena, options_.dtype, static_cast<int>(out), static_cast<int>(in), matrix);
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    DeviceLayerWeights& layer = layers_[l];
+    const LayerForms& forms = forms_.layers[l];
+    const auto take = [&](const DeviceForm& form, size_t out, size_t in, cuda::DeviceMatrix& matrix) {
+      TakeMatrix(*table.matmul, arena, form, static_cast<int>(out), static_cast<int>(in), matrix);
     };
-    take(qkv, hidden, layer.qkv);
+    take(forms.qkv, qkv, hidden, layer.qkv);
     if (!all) continue;
-    take(hidden, config_.q_features(), layer.o);
+    take(forms.o, hidden, config_.q_features(), layer.o);
     if (layer.is_sparse()) {
       TakeExperts(arena, layer.experts);
       continue;
     }
-    take(2 * static_cast<size_t>(config_.intermediate_size), hidden, layer.gate_up);
-    take(hidden, config_.intermediate_size, layer.down);
+    take(forms.gate_up, 2 * static_cast<size_t>(config_.intermediate_size), hidden, layer.gate_up);
+    take(forms.down, hidden, config_.intermediate_size, layer.down);
   }
   if (all) {
     embedding_ = arena.Take(static_cast<size_t>(config_.vocab_size) * hidden * DtypeBytes(Dtype::kBf16));
+    const int head_features = LmHeadFeatures(config_, options_.shard);
     if (ties_tables()) {
+      lm_head_ = {.out_features = head_features, .in_features = config_.hidden_size};
       const size_t first = static_cast<size_t>(lm_head_first()) * hidden * DtypeBytes(Dtype::kBf16);
-      lm_head_ = {.data = region == nullptr ? nullptr : static_cast<std::byte*>(embedding_) + first,
-                  .out_features = LmHeadFeatures(),
-                  .in_features = config_.hidden_size};
+      if (region != nullptr) lm_head_.data = static_cast<std::byte*>(embedding_) + first;
     } else {
-      TakeMatrix(*table.matmul, arena, options_.dtype, LmHeadFeatures(), config_.hidden_size, lm_head_);
+      TakeMatrix(*table.matmul, arena, forms_.lm_head, head_features, config_.hidden_size, lm_head_);
     }
   }
   return arena.used_bytes();
@@ -199,10 +198,11 @@ absl::Status DeviceWeights::Allocate(const cuda::CudaTable& table, cuda::Device&
   const size_t bytes = Carve(table, nullptr);
   absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> memory = device.Allocate(bytes);
   if (!memory.ok()) {
-    return absl::Status(memory.status().code(),
-                        absl::StrCat("the weights take ", Gigabytes(bytes), " in ", DtypeName(options_.dtype), ", of ",
-                                     config_.num_layers, " layers and two tables of ", config_.vocab_size, " x ",
-                                     config_.hidden_size, "; GPU ", device.ordinal(), ": ", memory.status().message()));
+    return absl::Status(
+        memory.status().code(),
+        absl::StrCat("the weights take ", Gigabytes(bytes), " in ", DtypeName(layers_[0].qkv.dtype), ", of ",
+                     config_.num_layers, " layers and two tables of ", config_.vocab_size, " x ", config_.hidden_size,
+                     "; GPU ", device.ordinal(), ": ", memory.status().message()));
   }
   memory_ = *std::move(memory);
   Carve(table, memory_->data());
@@ -224,13 +224,19 @@ size_t DeviceWeights::expert_bytes() const {
 }
 
 absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
-  if (weights.dtype() == Dtype::kBf16) return nullptr;
   size_t largest = 0;
-  for (const cuda::DeviceMatrix& matrix :
-       {weights.layer(0).qkv, weights.layer(0).o, weights.layer(0).gate_up, weights.lm_head()}) {
+  const auto include = [&](const cuda::DeviceMatrix& matrix) {
+    if (matrix.dtype == Dtype::kBf16) return;
     largest = std::max(largest, static_cast<size_t>(matrix.out_features) * matrix.in_features);
+  };
+  for (int l = 0; l < weights.config().num_layers; ++l) {
+    const DeviceLayerWeights& layer = weights.layer(l);
+    for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) include(*matrix);
   }
-  return device.Allocate(largest * DtypeBytes(Dtype::kBf16));
+  include(weights.lm_head());
+  if (largest == 0) return nullptr;
+  // Of codes with scales and zeros for each 32 of them at the most there are 37 bytes for each 64, and three arrays.
+  return device.Allocate(largest * DtypeBytes(Dtype::kBf16) + 3 * cuda::Arena::kAlignment);
 }
 
 void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging) {
@@ -326,7 +332,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const c
                                                                          bool query_bias,
                                                                          const DeviceWeightOptions& options) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, options));
-  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
+  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options, nullptr));
   if (query_bias) weights->config_.qkv_bias = true;
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
   WINNOW_RETURN_IF_ERROR(WeightSynthesis(table, device, seed, options.shard).Fill(*weights));
@@ -338,7 +344,7 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
                                                                    const ModelConfig& config,
                                                                    const DeviceWeightOptions& options) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, options));
-  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options));
+  std::unique_ptr<DeviceWeights> weights(new DeviceWeights(ShardConfig(config, options.shard), options, &checkpoint));
   WINNOW_ASSIGN_OR_RETURN(weights->warnings_, ValidateTensors(checkpoint, config));
   WINNOW_RETURN_IF_ERROR(weights->Allocate(table, device));
   WINNOW_RETURN_IF_ERROR(CheckpointUpload(table, device, checkpoint, config.quantization).Fill(*weights));

@@ -8,23 +8,17 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "kernels/cuda/table.h"
+#include "model/weights/device_forms.h"
+#include "model/weights/weight_pieces.h"
 
 namespace winnow {
-
-// Part `index` of a model that `count` GPUs hold together: q, k, v, gate and up are split by their outputs (whole
-// heads), o and down by their inputs, so that each GPU's o and down give a summand of the residual; lm_head by its
-// outputs where they can be divided. The rest is held whole.
-struct WeightShard {
-  int index = 0;
-  int count = 1;
-};
 
 // Which weights are held: a cache rank that predicts queries from the residual needs the q rows, norms and biases
 // alone.
 enum class WeightParts : uint8_t { kAll, kQueryProjections };
 
 struct DeviceWeightOptions {
-  Dtype dtype = Dtype::kBf16;  // of the matrices: kBf16 or kF8, rounded from bf16
+  Dtype dtype = Dtype::kBf16;  // of matrices that are not held as stored: kBf16 or kF8, rounded from bf16
   WeightShard shard;
   WeightParts parts = WeightParts::kAll;
 };
@@ -56,8 +50,10 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
 // The shape that one shard computes with: heads and intermediate size divided.
 ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard);
 
-// Bytes of one GPU's weights: exactly what loading allocates and keeps.
-size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options);
+// Bytes of one GPU's weights: exactly what loading allocates and keeps. Without a checkpoint all layers are quantised
+// as the config says.
+size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options,
+                         const Checkpoint* checkpoint = nullptr);
 
 // All weights of a model on one GPU, in one allocation. Immutable once loaded, but for the query bias of synthetic
 // ones. While loading, the largest matrix lies in device memory a second time.
@@ -68,9 +64,9 @@ class DeviceWeights {
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Load(const cuda::CudaTable& table, cuda::Device& device,
                                                              const Checkpoint& checkpoint, const ModelConfig& config,
                                                              const DeviceWeightOptions& options = {});
-  // Random weights of the real shapes: normal values that keep the size of activations, a pure function of the seed,
-  // norms of one. With query_bias (even where the config has none) the queries get a bias of zeros that
-  // SetQueryBias changes.
+  // Random weights of the real shapes, rounded to what config.quantization says: normal values that keep the size of
+  // activations, a pure function of the seed, norms of one. With query_bias (even where the config has none) the
+  // queries get a bias of zeros that SetQueryBias changes.
   static absl::StatusOr<std::unique_ptr<DeviceWeights>> Synthesize(const cuda::CudaTable& table, cuda::Device& device,
                                                                    const ModelConfig& config, uint64_t seed,
                                                                    bool query_bias,
@@ -78,14 +74,14 @@ class DeviceWeights {
 
   const ModelConfig& config() const { return config_; }  // of this shard
   WeightShard shard() const { return options_.shard; }
-  Dtype dtype() const { return options_.dtype; }
+  Dtype dtype() const { return options_.dtype; }  // of what is not held as stored
   const DeviceLayerWeights& layer(int layer) const { return layers_[static_cast<size_t>(layer)]; }
   const void* embedding() const { return embedding_; }     // [vocab_size, hidden_size] bf16
   const float* final_norm() const { return final_norm_; }  // [hidden_size]
   // hidden_size -> vocab_size, or to the shard's part of it, which begins at lm_head_first().
   const cuda::DeviceMatrix& lm_head() const { return lm_head_; }
   int lm_head_first() const {
-    return LmHeadFeatures() == config_.vocab_size ? 0 : options_.shard.index * LmHeadFeatures();
+    return lm_head_.out_features == config_.vocab_size ? 0 : options_.shard.index * lm_head_.out_features;
   }
   size_t bytes() const { return memory_->bytes(); }
   // Bytes that one decode step reads of them, whatever the batch: all matrices, without the embedding and without the
@@ -99,23 +95,23 @@ class DeviceWeights {
   absl::Status SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias);
 
  private:
-  DeviceWeights(ModelConfig config, const DeviceWeightOptions& options)
-      : config_(std::move(config)), options_(options) {}
+  DeviceWeights(ModelConfig config, const DeviceWeightOptions& options, const Checkpoint* checkpoint)
+      : config_(std::move(config)),
+        options_(options),
+        forms_(ChooseDeviceForms(checkpoint, config_, options.shard, options.dtype)) {}
   // Cuts `region` (null: counts only) and returns the bytes used. Vectors come first, in vector_bytes.
   size_t Carve(const cuda::CudaTable& table, void* region);
   absl::Status Allocate(const cuda::CudaTable& table, cuda::Device& device);
-  int LmHeadFeatures() const {
-    return config_.vocab_size % options_.shard.count == 0 ? config_.vocab_size / options_.shard.count
-                                                          : config_.vocab_size;
-  }
   // The embedding is the lm_head too, in one piece of memory.
   bool ties_tables() const { return config_.tie_word_embeddings && options_.dtype == Dtype::kBf16; }
-  friend size_t DeviceWeightBytes(const cuda::CudaTable&, const ModelConfig&, const DeviceWeightOptions&);
+  friend size_t DeviceWeightBytes(const cuda::CudaTable&, const ModelConfig&, const DeviceWeightOptions&,
+                                  const Checkpoint*);
   friend class CheckpointUpload;
   friend class WeightSynthesis;
 
   ModelConfig config_;
   DeviceWeightOptions options_;
+  DeviceForms forms_;
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::vector<DeviceLayerWeights> layers_;
   void* embedding_ = nullptr;
@@ -125,7 +121,8 @@ class DeviceWeights {
   std::vector<std::string> warnings_;
 };
 
-// Where a matrix is row-major bf16 before it is packed: in place, or in memory for the largest of them.
+// Where a matrix is row-major bf16 before it is packed: in place, or in memory for the largest of them. That holds the
+// codes, scales and zeros of one as well.
 absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights);
 void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging);
 

@@ -11,6 +11,7 @@
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/golden.h"
+#include "tests/support/quantized_checkpoint.h"
 #include "tests/support/temp_dir.h"
 
 namespace winnow::e2e {
@@ -89,6 +90,38 @@ TEST_P(Gpu, AnswersAreTheSameAloneOrInABatch) {
     // Rows of the prompt's first run come back into the GPU's memory, but not where heads stream.
     if (selection.starts_with("lserve")) continue;
     EXPECT_GT(completion.usage.at("prompt_tokens_details").at("cached_tokens").get<uint32_t>(), 1000u) << selection;
+  }
+}
+
+// Weights that GPUs keep as stored, by groups of inputs, which a prompt and steps read differently.
+TEST_P(Gpu, AnswersOfQuantisedWeightsAreTheSameAloneOrInABatch) {
+  TinyModel model = QuantizableModel();
+  model.head_dim = 64;
+  model.max_position_embeddings = 2048;
+  for (const QuantizedForm& form : QuantizedForms()) {
+    if (form.name != std::string("Fp8Blocks") && form.name != std::string("Awq")) continue;
+    const TempDir quantized, plain;
+    WriteQuantizedCheckpoint(model, form, quantized.path(), plain.path());
+    const absl::StatusOr<std::unique_ptr<Cluster>> cluster = Cluster::Start(
+        {.model = quantized.path(), .flags = {Device(), "--selection=dense"}, .environment = HostGpus()});
+    ASSERT_TRUE(cluster.ok()) << form.name << ": " << cluster.status().message();
+    std::vector<Json> requests;
+    for (uint32_t first = 1; first <= 3; ++first) {
+      TokenIds prompt(200 + 10 * first);
+      for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<uint32_t>((first + i * i * 7) % 90);
+      requests.push_back(GreedyRequest(prompt, 16));
+    }
+    std::vector<TokenIds> alone;
+    for (const Json& request : requests) {
+      const Completion completion = Complete((*cluster)->http(), request);
+      ASSERT_TRUE(completion.ok()) << form.name << ": " << completion.error;
+      alone.push_back(completion.ids);
+    }
+    std::vector<std::future<Completion>> together;
+    for (const Json& request : requests) {
+      together.push_back(std::async(std::launch::async, [&] { return Complete((*cluster)->http(), request); }));
+    }
+    for (size_t i = 0; i < requests.size(); ++i) EXPECT_EQ(together[i].get().ids, alone[i]) << form.name << ", " << i;
   }
 }
 

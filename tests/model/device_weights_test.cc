@@ -1,10 +1,16 @@
 // What a GPU holds of a checkpoint, seen on a GPU made of host memory.
 #include "model/weights/device_weights.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 
+#include "absl/strings/str_cat.h"
+#include "common/model/model_tensors.h"
+#include "common/model/synthetic_models.h"
+#include "common/model/tensor_elements.h"
+#include "kernels/cpu/scalar.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_table.h"
 #include "tests/support/quantized_checkpoint.h"
@@ -14,38 +20,143 @@
 namespace winnow {
 namespace {
 
-class QuantizedUploadTest : public testing::TestWithParam<QuantizedForm> {};
+// The weights [out_features, in_features] that products see: columns of outputs for unit vectors.
+std::vector<float> ValuesOf(const cuda::CudaTable& table, const cuda::DeviceMatrix& matrix) {
+  const auto in = static_cast<size_t>(matrix.in_features), out = static_cast<size_t>(matrix.out_features);
+  std::vector<uint16_t> units(in * in);
+  for (size_t k = 0; k < in; ++k) units[k * in + k] = F32ToBf16(1);
+  std::vector<float> y(in * out), values(out * in);
+  table.matmul->prefill_matmul(cuda::Stream(), {.x = units.data(),
+                                                .x_stride = matrix.in_features,
+                                                .num_rows = matrix.in_features,
+                                                .weight = matrix,
+                                                .y = y.data(),
+                                                .y_stride = matrix.out_features});
+  for (size_t n = 0; n < out; ++n) {
+    for (size_t k = 0; k < in; ++k) values[n * in + k] = y[k * out + n];
+  }
+  return values;
+}
 
-// Whole and in halves, of which one cuts rows and the other columns.
-TEST_P(QuantizedUploadTest, HoldsTheDequantisedWeights) {
+// The same of a checkpoint that is not quantised.
+std::vector<float> ValuesIn(const Checkpoint& plain, const std::vector<WeightPiece>& pieces) {
+  std::vector<float> values;
+  for (const WeightPiece& piece : pieces) {
+    const TensorView tensor = plain.Find(piece.tensor).value();
+    for (size_t row = piece.first_row; row < piece.first_row + piece.rows; ++row) {
+      AppendAsF32(tensor, row * piece.tensor_columns + piece.first_column, piece.columns, values);
+    }
+  }
+  return values;
+}
+
+TinyModel UploadedModel() {
   TinyModel model = QuantizableModel();
   model.head_dim = 64;
+  return model;
+}
+
+class QuantizedUploadTest : public testing::TestWithParam<QuantizedForm> {};
+
+// Whole and in halves, of which some cut rows and others columns.
+TEST_P(QuantizedUploadTest, HoldsTheWeightsAsStoredOrDequantised) {
+  const QuantizedForm& form = GetParam();
+  const bool fp8 = form.layout == std::string("fp8");
+  const bool is_kept = fp8 || (form.bits == 4 && !form.act_order);
+  const TinyModel model = UploadedModel();
   const TempDir quantized, plain;
-  WriteQuantizedCheckpoint(model, GetParam(), quantized.path(), plain.path());
+  WriteQuantizedCheckpoint(model, form, quantized.path(), plain.path());
+  const auto checkpoint = Checkpoint::Open(quantized.path()).value(),
+             reference = Checkpoint::Open(plain.path()).value();
+  const ModelConfig config = LoadModelConfig(quantized.path()).value();
   const cuda::CudaTable& table = test::HostGpuTable();
   const auto device = test::OpenHostDevice(0);
   ASSERT_THAT(device, IsOkStatus());
-  for (const WeightShard shard : {WeightShard{0, 1}, WeightShard{1, 2}}) {
-    const auto load = [&](const TempDir& dir) {
-      return DeviceWeights::Load(table, **device, *Checkpoint::Open(dir.path()).value(),
-                                 LoadModelConfig(dir.path()).value(), {.shard = shard});
-    };
-    const auto weights = load(quantized);
+  for (const WeightShard shard : {WeightShard{0, 1}, WeightShard{0, 2}, WeightShard{1, 2}}) {
+    SCOPED_TRACE(absl::StrCat("shard ", shard.index, " of ", shard.count));
+    const auto weights = DeviceWeights::Load(table, **device, *checkpoint, config, {.shard = shard});
     ASSERT_THAT(weights, IsOkStatus());
-    const auto expected = load(plain);
-    ASSERT_THAT(expected, IsOkStatus());
-    for (int i = 0; i < model.num_layers; ++i) {
-      const DeviceLayerWeights& layer = (*weights)->layer(i);
-      const DeviceLayerWeights& other = (*expected)->layer(i);
-      const std::pair<cuda::DeviceMatrix, cuda::DeviceMatrix> matrices[] = {
-          {layer.qkv, other.qkv}, {layer.o, other.o}, {layer.gate_up, other.gate_up}, {layer.down, other.down}};
-      for (const auto& [matrix, reference] : matrices) {
-        ASSERT_EQ(matrix.out_features, reference.out_features);
-        const size_t bytes = table.matmul->packed_bytes(matrix.out_features, matrix.in_features, matrix.dtype);
-        ASSERT_EQ(std::memcmp(matrix.data, reference.data, bytes), 0) << "layer " << i << " shard " << shard.index;
+    EXPECT_EQ((*weights)->bytes(), DeviceWeightBytes(table, config, {.shard = shard}, checkpoint.get()));
+    for (int l = 0; l < model.num_layers; ++l) {
+      const DeviceLayerWeights& layer = (*weights)->layer(l);
+      const LayerPieces pieces = PiecesOfLayer((*weights)->config(), shard, l);
+      const std::pair<cuda::DeviceMatrix, std::vector<WeightPiece>> matrices[] = {
+          {layer.qkv, pieces.qkv}, {layer.o, pieces.o}, {layer.gate_up, pieces.gate_up}, {layer.down, pieces.down}};
+      for (const auto& [matrix, stacked] : matrices) {
+        SCOPED_TRACE(stacked.front().tensor);
+        // Half of the inputs of `down` are 48, which is no number of groups.
+        const bool cuts_group = stacked.front().columns % 32 != 0;
+        EXPECT_EQ(matrix.dtype, !is_kept || cuts_group ? Dtype::kBf16 : fp8 ? Dtype::kF8 : Dtype::kI4);
+        std::vector<float> expected = ValuesIn(*reference, stacked);
+        if (matrix.dtype == Dtype::kBf16) {
+          for (float& value : expected) value = Bf16ToF32(F32ToBf16(value));
+        }
+        ASSERT_EQ(ValuesOf(table, matrix), expected);
       }
     }
   }
+}
+
+TEST(QuantizedUpload, AStackOfSeveralFormsIsDequantised) {
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(UploadedModel(), QuantizedForms().front(), quantized.path(), plain.path(),
+                           [](const std::string& name) { return name == LayerTensor(0, "self_attn.k_proj.weight"); });
+  const auto device = test::OpenHostDevice(0);
+  const auto weights = DeviceWeights::Load(test::HostGpuTable(), **device, *Checkpoint::Open(quantized.path()).value(),
+                                           LoadModelConfig(quantized.path()).value());
+  ASSERT_THAT(weights, IsOkStatus());
+  EXPECT_EQ((*weights)->layer(0).qkv.dtype, Dtype::kBf16);
+  EXPECT_EQ((*weights)->layer(0).o.dtype, Dtype::kF8);
+  EXPECT_EQ((*weights)->layer(1).qkv.dtype, Dtype::kF8);
+}
+
+TEST(QuantizedUpload, QueriesAloneHaveTheFormOfTheirStack) {
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(UploadedModel(), QuantizedForms().front(), quantized.path(), plain.path(),
+                           [](const std::string& name) { return name == LayerTensor(0, "self_attn.k_proj.weight"); });
+  const auto device = test::OpenHostDevice(0);
+  const auto weights = DeviceWeights::Load(test::HostGpuTable(), **device, *Checkpoint::Open(quantized.path()).value(),
+                                           LoadModelConfig(quantized.path()).value(),
+                                           {.shard = {}, .parts = WeightParts::kQueryProjections});
+  ASSERT_THAT(weights, IsOkStatus());
+  EXPECT_EQ((*weights)->layer(0).qkv.dtype, Dtype::kBf16);
+  EXPECT_EQ((*weights)->layer(1).qkv.dtype, Dtype::kF8);
+  EXPECT_EQ((*weights)->layer(1).qkv.out_features, 6 * 64);
+}
+
+// Without a checkpoint sizes are those that its config promises.
+TEST(QuantizedUpload, ConfigsGiveTheBytesOfTheirForms) {
+  const auto bytes = [](const char* model) {
+    const ModelConfig config = SyntheticModelConfig(model).value();
+    const DeviceWeightOptions options;
+    const size_t embedding = size_t{2} * config.vocab_size * config.hidden_size;  // as are those of lm_head
+    return static_cast<double>(DeviceWeightBytes(test::HostGpuTable(), config, options) - 2 * embedding);
+  };
+  const double bf16 = bytes("synthetic:qwen3-8b");
+  EXPECT_NEAR(bytes("synthetic:qwen3-8b-fp8") / bf16, (8 + 32.0 / (16 * 128)) / 16, 1e-3);
+  EXPECT_NEAR(bytes("synthetic:qwen3-8b-int4") / bf16, 4.25 / 16, 1e-3);
+}
+
+TEST(QuantizedUpload, AZeroBeyondTheCodesIsAnError) {
+  const std::vector<QuantizedForm> forms = QuantizedForms();
+  const auto form = std::find_if(forms.begin(), forms.end(),
+                                 [](const QuantizedForm& one) { return one.name == std::string("PackedZeros"); });
+  ASSERT_NE(form, forms.end());
+  const std::string module = LayerTensor(1, "self_attn.o_proj");
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(UploadedModel(), *form, quantized.path(), plain.path(), nullptr, [&](RawTensors& tensors) {
+    RawTensor& zeros = tensors[module + ".weight_zero_point"];
+    const std::vector<uint64_t> shape = tensors[module + ".weight_scale"].shape;
+    zeros = {"I8", shape, std::string(shape[0] * shape[1], '\x00')};
+    zeros.bytes[5] = 40;
+  });
+  const auto device = test::OpenHostDevice(0);
+  const auto weights = DeviceWeights::Load(test::HostGpuTable(), **device, *Checkpoint::Open(quantized.path()).value(),
+                                           LoadModelConfig(quantized.path()).value());
+  EXPECT_EQ(weights.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(weights.status().message()),
+              testing::AllOf(testing::HasSubstr("model.safetensors"), testing::HasSubstr(module),
+                             testing::HasSubstr("is 48 and has to be 0 to 16")));
 }
 
 INSTANTIATE_TEST_SUITE_P(Forms, QuantizedUploadTest, testing::ValuesIn(QuantizedForms()),

@@ -23,6 +23,7 @@ add_executable(winnow-gpu-check
   gpu/gpu_check.cc
   gpu/gpu_context.cc
   gpu/matmul_section.cc
+  gpu/matmul_weights.cc
   gpu/page_units_section.cc
   gpu/prefill_attention_section.cc
   gpu/report.cc

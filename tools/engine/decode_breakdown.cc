@@ -9,25 +9,22 @@ constexpr DecodePart kMatrices[] = {DecodePart::kQkv, DecodePart::kOutput, Decod
                                     DecodePart::kLmHead};
 
 double PartFloorUs(const PartFloors& floors, DecodePart part) {
-  const auto matrix = [](const cuda::DeviceMatrix& m) {
-    return DtypeBytes(m.dtype, static_cast<size_t>(m.out_features) * m.in_features);
-  };
   const auto us = [&](size_t bytes) { return static_cast<double>(bytes) / floors.read_rate; };
   const DeviceLayerWeights& layer = floors.weights.layer(0);
   const size_t layers = floors.weights.config().num_layers;
   switch (part) {
     case DecodePart::kQkv:
-      return us(layers * matrix(layer.qkv));
+      return us(layers * MatrixBytes(layer.qkv));
     case DecodePart::kAttention:
       return us(floors.bytes.attended);
     case DecodePart::kOutput:
-      return us(layers * matrix(layer.o));
+      return us(layers * MatrixBytes(layer.o));
     case DecodePart::kGateUp:
-      return us(layers * matrix(layer.gate_up) + floors.bytes.experts * 2 / 3);
+      return us(layers * MatrixBytes(layer.gate_up) + floors.bytes.experts * 2 / 3);
     case DecodePart::kDown:
-      return us(layers * matrix(layer.down) + floors.bytes.experts / 3);
+      return us(layers * MatrixBytes(layer.down) + floors.bytes.experts / 3);
     case DecodePart::kLmHead:
-      return us(matrix(floors.weights.lm_head()));
+      return us(MatrixBytes(floors.weights.lm_head()));
     default:
       return 0;
   }

@@ -100,14 +100,14 @@ absl::Status EngineBench::MeasureReadRate() {
 std::string EngineBench::Description() const {
   return absl::StrFormat("%s, %s read at %.2f TB/s; %s, weights %s %s on %d, context %d", device().info().name,
                          InGb(device().info().total_bytes), rates_.read / 1e6, options_.model, InGb(weights().bytes()),
-                         DtypeName(options_.weights), setting_.num_ranks, plan_.context_tokens);
+                         DtypeName(weights().layer(0).qkv.dtype), setting_.num_ranks, plan_.context_tokens);
 }
 
 nlohmann::ordered_json EngineBench::DescriptionJson() const {
   return {{"gpu", device().info().name},
           {"read_bytes_per_us", rates_.read},
           {"model", options_.model},
-          {"weights", DtypeName(options_.weights)},
+          {"weights", DtypeName(weights().layer(0).qkv.dtype)},
           {"weight_bytes_per_step", weights().bytes_per_step()},
           {"context_tokens", plan_.context_tokens},
           {"devices", plan_.devices},

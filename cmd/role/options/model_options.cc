@@ -18,7 +18,7 @@ void DeclareCompute(Fields& fields, Dtype* compute) {
       "compute", compute, {{"auto", Dtype::kBf16}, {"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"fp8", Dtype::kF8}},
       "Type of weights and matrix inputs: auto = bf16; f32, on CPUs, doubles the memory and the time of a step; "
       "fp8, on GPUs, halves the memory of the weights, which are rounded to e4m3 with a scale per output. Weights that "
-      "a checkpoint quantises stay as they are on CPUs, whatever this says.");
+      "a checkpoint quantises stay as they are, on GPUs most of them, whatever this says.");
 }
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {

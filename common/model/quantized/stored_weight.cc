@@ -59,6 +59,10 @@ void StoredWeight::Codes(uint64_t first, uint64_t count, uint8_t* codes) const {
       const uint8_t sign = format_ == Format::kInt8 ? 0x80 : 0;
       for (uint64_t n = 0; n < count; ++n) {
         const uint8_t* row = values_.bytes.data() + (first + n) * inputs_;
+        if (sign == 0 && position_.empty()) {
+          std::memcpy(codes + n * inputs_, row, inputs_);
+          continue;
+        }
         for (uint64_t k = 0; k < inputs_; ++k) place(n, k) = row[k] ^ sign;
       }
       return;

@@ -33,6 +33,7 @@ class StoredWeight {
   Dtype dtype() const;
   int group_size() const { return group_size_; }  // of codes: a multiple of 32; at least `inputs` if there is one group
   size_t num_groups() const { return (inputs_ + group_size_ - 1) / group_size_; }
+  uint64_t scale_rows() const { return scale_rows_; }  // outputs that share the scales of their groups; 0: all
   // Group order: packed input i is input_order()[i] of the layer. Empty: as they are.
   const std::vector<uint32_t>& input_order() const { return input_order_; }
   const std::vector<std::string>& tensors() const { return tensors_; }  // all that are read

@@ -9,15 +9,32 @@
 
 namespace winnow::cuda {
 
-// A weight matrix W [out_features, in_features] in device memory as both kinds of product read it (`pack` makes it from
-// the row-major form): bf16, row-major as it is; or fp8 e4m3 with one f32 scale per output feature, row-major but for
-// the order within each 16 of in_features. in_features is a multiple of 32, data aligned to 16 bytes.
+// A weight matrix W [out_features, in_features] in device memory as both kinds of product read it, in one of three
+// types:
+//   bf16, row-major as it is
+//   fp8 e4m3 with one f32 scale per output feature, or per 16 of them and group of inputs
+//   int4, unsigned, with an f32 scale and a zero (0 to 16) per output feature and group: weight = (code - zero) * scale
+// Codes are row-major but for the order within each 16 (int4: 32) of in_features. The scale of an int4 group has its
+// zero in its lowest 5 bits. `pack` and `pack_codes` make both from what is row-major. in_features is a multiple of 32,
+// data and scales are aligned to 16 bytes.
 struct DeviceMatrix {
   const void* data = nullptr;     // packed_bytes
-  const float* scales = nullptr;  // [out_features], kF8 only
+  const float* scales = nullptr;  // scale_bytes
   int out_features = 0;
   int in_features = 0;
   Dtype dtype = Dtype::kBf16;
+  int group_size = 0;  // inputs of a group, one of kMatmulGroups; 0: scales, if any, are of whole rows
+};
+inline constexpr int kMatmulGroups[] = {128, 64, 32};
+// Output features that share the scales of fp8 groups, from a multiple of it on.
+inline constexpr int kF8ScaleOutputs = 16;
+
+// What a matrix is packed from where it was quantised before, in device memory: codes of a byte each, and scales by the
+// groups of the matrix, or one for each output feature.
+struct MatrixCodes {
+  const uint8_t* codes = nullptr;  // [out_features, in_features]
+  const float* scales = nullptr;   // [out_features, groups]; of fp8 groups those of each 16 output features are alike
+  const uint8_t* zeros = nullptr;  // [out_features, groups], kI4 only
 };
 
 // y = x W^T (+ y when accumulate), x bf16, sums in f32. Row-invariant: the bits of a row of y depend on that row of x
@@ -67,9 +84,14 @@ struct PrefillMatmulParams {
 
 struct MatmulKernels {
   size_t (*packed_bytes)(int out_features, int in_features, Dtype dtype);
-  // Row-major bf16 [out, in] in device memory to `matrix.data` (and scales for kF8, powers of two: scale * weight is
-  // exact in bf16). bf16 may be packed in place, which does nothing.
+  // Padding included: 0 for bf16.
+  size_t (*scale_bytes)(int out_features, int in_features, Dtype dtype, int group_size);
+  // Row-major bf16 [out, in] in device memory to `matrix.data` and its scales, rounded to the nearest code. Scales of
+  // fp8 are powers of two, so that scale * weight is exact in bf16; zeros of int4 are 8. bf16 may be packed in place,
+  // which does nothing.
   void (*pack)(Stream, const void* row_major, const DeviceMatrix& matrix);
+  // Codes stay what they are. No NaN; of an int4 scale the lowest 5 bits are dropped, which f16 and bf16 do not have.
+  void (*pack_codes)(Stream, const MatrixCodes& codes, const DeviceMatrix& matrix);
   size_t (*decode_scratch_bytes)(int max_rows, int max_out_features);
   void (*decode_matmul)(Stream, const DecodeMatmulParams&);
   // Of the device that the calling thread is bound to. Call it, and prefill_matmul once for each shape, before capture.

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/matmul/matmul_fill.cuh"
+#include "kernels/cuda/matmul/matmul_fragments.cuh"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/matmul/matmul_parts.cuh"
 
@@ -15,9 +16,9 @@
 namespace winnow::cuda {
 
 // One of the warps that multiply.
-template <int kRows, bool kF8>
+template <int kRows, typename Form>
 class StripMultiplier {
-  using Layout = DecodeLayout<kRows, kF8>;
+  using Layout = DecodeLayout<kRows, Form>;
   using Shared = DecodeShared<Layout::kStages>;
   using Sums = StripSums<kRows>;
 
@@ -32,14 +33,14 @@ class StripMultiplier {
       WaitBarrier(SharedAddress(&shared_.full[place.index]), place.parity);
       const UnitTask task = shared_.tasks[place.index];
       if (task.tile < 0) return;
-      Multiply(sums, ring_ + place.index * Layout::kStageBytes);
+      Multiply(sums, place.index);
       FenceReadsForCopies();
       __syncwarp();
       if (lane_ == 0) ArriveBarrier(SharedAddress(&shared_.empty[place.index]));
       place.Advance();
       if (task.then == kGoOn) continue;
       if (task.then == kLeave) {
-        LeavePart(PartOf<kRows>(args_.parts, blockIdx.x, strip_), sums);
+        LeavePart(PartOf<kRows, Form>(args_.parts, blockIdx.x, strip_), sums);
       } else {
         Finish(task.tile, sums);
       }
@@ -49,57 +50,50 @@ class StripMultiplier {
 
  private:
   __device__ void Finish(int tile, Sums& sums) const {
-    StripOutput<kRows> output(args_, tile, strip_);
+    StripOutput<kRows, Form> output(args_, tile, strip_);
     const int last = BlockOf(args_.cuts, (tile + 1) * args_.cuts.num_chunks - 1);
-    TakeParts<kRows>(args_.parts, blockIdx.x + 1, last, strip_, sums);
+    TakeParts<kRows, Form>(args_.parts, blockIdx.x + 1, last, strip_, sums);
     output.Write(sums);
   }
 
-  __device__ void Multiply(Sums& sums, uint32_t weights) const {
-    // The swizzle: which piece of its row a lane reads, but for bits that the step in k flips.
-    const uint32_t weight_lane = weights + (strip_ * kStripOut + lane_ % 16) * 128;
-    const uint32_t weight_piece = ((lane_ / 16) ^ (lane_ % 8)) * 16;
+  __device__ void Multiply(Sums& sums, int stage) const {
+    constexpr int kGroupSteps = Form::kHasGroups ? Form::kGroup / 32 : 1;
+    const uint32_t weights = ring_ + stage * Layout::kStageBytes;
+    const FragmentReader<Form> fragments(weights, strip_, lane_);
     const uint32_t row_lane = weights + Layout::kWeightBytes + lane_ % 8 * 128;
     const uint32_t row_piece = ((lane_ / 8) ^ (lane_ % 8)) * 16;
+    GroupScales<Form> scales(ring_ + Layout::kScalesAt + stage * Form::kScaleBytes, strip_, lane_);
+    Sums of_group;
+    FragmentCodes<Form> codes;
 #pragma unroll
-    for (int k32 = 0; k32 < Layout::kChunkK / 32; ++k32) {
-      const uint32_t box = weight_lane + k32 / (kF8 ? 4 : 2) * Layout::kWeightBoxBytes;
-      uint32_t a[kStripTiles][2][4];
-#pragma unroll
-      for (int tile = 0; tile < kStripTiles; ++tile) {
-        if constexpr (kF8) {
-          uint32_t bytes[4];
-          LoadMatrices(bytes, box + tile * 16 * 128 + (weight_piece ^ (k32 % 4 * 32)));
-#pragma unroll
-          for (int step = 0; step < 2; ++step) {
-            UnpackF8(bytes[2 * step], a[tile][step][0], a[tile][step][2]);
-            UnpackF8(bytes[2 * step + 1], a[tile][step][1], a[tile][step][3]);
-          }
-        } else {
-          LoadMatrices(a[tile][0], box + tile * 16 * 128 + (weight_piece ^ (k32 % 2 * 64)));
-          LoadMatrices(a[tile][1], box + tile * 16 * 128 + (weight_piece ^ (k32 % 2 * 64 + 32)));
-        }
+    for (int k32 = 0; k32 < Form::kChunkK / 32; ++k32) {
+      if (Form::kHasGroups && k32 % kGroupSteps == 0) {
+        scales.Load(k32 / kGroupSteps);
+        of_group = {};
       }
-      constexpr int kColumns = kRows / 8, kGroup = kColumns < 4 ? kColumns : 4;  // loads before the first use
+      Sums& to = Form::kHasGroups ? of_group : sums;
+      uint32_t a[2][4];
+      fragments.Load(k32, scales, codes, a);
+      // Loads before the first use; blocks of int4 have twice the warps, and half of the registers for each.
+      constexpr int kColumns = kRows / 8, kMost = Form::kBits == 4 ? 2 : 4;
+      constexpr int kLoads = kColumns < kMost ? kColumns : kMost;
 #pragma unroll
-      for (int first = 0; first < kColumns; first += kGroup) {
-        uint32_t b[kGroup][4];
+      for (int first = 0; first < kColumns; first += kLoads) {
+        uint32_t b[kLoads][4];
 #pragma unroll
-        for (int i = 0; i < kGroup; ++i) {
+        for (int i = 0; i < kLoads; ++i) {
           LoadMatrices(
               b[i], row_lane + k32 / 2 * Layout::kRowBoxBytes + (first + i) * 8 * 128 + (row_piece ^ (k32 % 2 * 64)));
         }
 #pragma unroll
         for (int step = 0; step < 2; ++step) {
 #pragma unroll
-          for (int i = 0; i < kGroup; ++i) {
-#pragma unroll
-            for (int tile = 0; tile < kStripTiles; ++tile) {
-              MultiplyAccumulate(sums.values[tile][first + i], a[tile][step], b[i][2 * step], b[i][2 * step + 1]);
-            }
+          for (int i = 0; i < kLoads; ++i) {
+            MultiplyAccumulate(to.values[0][first + i], a[step], b[i][2 * step], b[i][2 * step + 1]);
           }
         }
       }
+      if (Form::kHasGroups && k32 % kGroupSteps == kGroupSteps - 1) scales.AddScaled(of_group, sums);
     }
   }
 
@@ -110,28 +104,29 @@ class StripMultiplier {
 };
 
 // Grid: cuts.num_blocks.
-template <int kRows, bool kF8>
-__global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
-  using Layout = DecodeLayout<kRows, kF8>;
+template <int kRows, typename Form>
+__global__ void __launch_bounds__(Form::kDecodeThreads, 2)
+    DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
+  using Layout = DecodeLayout<kRows, Form>;
   extern __shared__ unsigned char unaligned[];
   __shared__ DecodeShared<Layout::kStages> shared;
   const uint32_t ring = (SharedAddress(unaligned) + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Layout::kStages; ++stage) {
       InitBarrier(SharedAddress(&shared.full[stage]), kTensorMaps ? 1 : 33);
-      InitBarrier(SharedAddress(&shared.empty[stage]), kMultiplyWarps);
+      InitBarrier(SharedAddress(&shared.empty[stage]), Form::kMultiplyWarps);
     }
     PublishBarriers();
     shared.released = 0;
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (warp == kMultiplyWarps) {
-    RingFiller<kRows, kF8>(args, shared, ring).Run();
+  if (warp == Form::kMultiplyWarps) {
+    RingFiller<kRows, Form>(args, shared, ring).Run();
   } else {
     WaitForInputs();
     if (threadIdx.x == 0) *static_cast<volatile int*>(&shared.released) = 1;
-    StripMultiplier<kRows, kF8>(args, shared, ring, warp).Run();
+    StripMultiplier<kRows, Form>(args, shared, ring, warp).Run();
   }
 }
 

@@ -6,6 +6,7 @@
 #include "kernels/cuda/collective/summands.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/matmul/matmul_cuts.cuh"
+#include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_ring.cuh"
 
 // The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
@@ -19,13 +20,14 @@ struct Turns {
 inline constexpr int kMaxMultiprocessors = 512;
 
 struct DecodeMatmulArgs {
-  // Boxes of 128 bytes x kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  // Boxes of 128 bytes x the form's kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
   CUtensorMap weight_map;
   CUtensorMap x_map;
   const __nv_bfloat16* x;
   int64_t x_stride;
   const char* weight;
-  const float* scales;  // null: none
+  const float* scales;        // of output features; null: none
+  const float* group_scales;  // of a form that has groups
   void* y;
   int64_t y_stride;
   SummandPlaces summand;
@@ -39,25 +41,21 @@ struct DecodeMatmulArgs {
   float4* parts;  // of sums, one of each block (matmul_parts.cuh); zeros between launches
 };
 
-inline constexpr int kTileOut = 64;
-inline constexpr int kMultiplyWarps = 4;
-inline constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
 inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
 
-// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
-template <int kRows, bool kF8>
+// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled. Behind
+// the stages lie the scales of each one's groups.
+template <int kRows, typename Form>
 struct DecodeLayout {
-  static constexpr int kElementBytes = kF8 ? 1 : 2;
-  static constexpr int kWeightBoxes = 2;
-  static constexpr int kWeightBoxK = 128 / kElementBytes;
-  static constexpr int kWeightBoxBytes = kTileOut * 128;
-  static constexpr int kChunkK = kWeightBoxes * kWeightBoxK;
-  static constexpr int kRowBoxes = kChunkK / 64;
+  static constexpr int kWeightBoxBytes = Form::kTileOut * 128;
+  static constexpr int kRowBoxes = Form::kChunkK / 64;
   static constexpr int kRowBoxBytes = kRows * 128;
-  static constexpr int kWeightBytes = kWeightBoxes * kWeightBoxBytes;
+  static constexpr int kWeightBytes = Form::kWeightBoxes * kWeightBoxBytes;
   static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
-  static constexpr int kStages = kRingBytes / kStageBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // swizzles repeat every 1024 bytes
+  static constexpr int kStages = kRingBytes / (kStageBytes + Form::kScaleBytes);
+  static constexpr int kScalesAt = kStages * kStageBytes;
+  // Swizzles repeat every 1024 bytes.
+  static constexpr int kSharedBytes = kScalesAt + kStages * Form::kScaleBytes + 1024;
   static_assert(kStages >= 2);
 };
 
@@ -122,9 +120,9 @@ class UnitCursor {
 };
 
 // The warp that fills the ring.
-template <int kRows, bool kF8>
+template <int kRows, typename Form>
 class RingFiller {
-  using Layout = DecodeLayout<kRows, kF8>;
+  using Layout = DecodeLayout<kRows, Form>;
   using Shared = DecodeShared<Layout::kStages>;
 
  public:
@@ -187,26 +185,38 @@ class RingFiller {
 
   __device__ void CopyWeights(const UnitCursor& unit, int stage) {
     const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
-    const int row = unit.tile() * kTileOut;
+    const int row = unit.tile() * Form::kTileOut;
     if (lane_ == 0) {
       shared_.tasks[stage] = unit.task();
       if (kTensorMaps) {
-        ArriveExpectBytes(barrier, Layout::kStageBytes);
+        ArriveExpectBytes(barrier, Layout::kStageBytes + Form::kScaleBytes);
       } else {
         ArriveBarrier(barrier);
       }
     }
 #pragma unroll
-    for (int box = 0; box < Layout::kWeightBoxes; ++box) {
-      const int k = unit.chunk() * Layout::kChunkK + box * Layout::kWeightBoxK;
+    for (int box = 0; box < Form::kWeightBoxes; ++box) {
+      const int k = unit.chunk() * Form::kChunkK + box * Form::kWeightBoxK;
       const uint32_t box_to = to + box * Layout::kWeightBoxBytes;
       if (!kTensorMaps) {
-        const int64_t pitch = int64_t{args_.in_features} * Layout::kElementBytes;
-        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * Layout::kElementBytes, pitch, kTileOut,
-                       args_.out_features - row, (args_.in_features - k) * Layout::kElementBytes);
+        const int64_t pitch = RowBytes(args_.in_features);
+        CopyBoxByLanes(box_to, args_.weight + row * pitch + RowBytes(k), pitch, Form::kTileOut,
+                       args_.out_features - row, static_cast<int>(RowBytes(args_.in_features - k)));
       } else if (lane_ == 0) {
-        CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
+        CopyBox(box_to, args_.weight_map, Form::kBits == 4 ? k / 2 : k, row, barrier, once_);
       }
+    }
+    if constexpr (Form::kHasGroups) CopyScales(unit, stage, barrier);
+  }
+
+  __device__ void CopyScales(const UnitCursor& unit, int stage, uint32_t barrier) {
+    const uint32_t to = ring_ + Layout::kScalesAt + stage * Form::kScaleBytes;
+    const char* const from = reinterpret_cast<const char*>(args_.group_scales) +
+                             (int64_t{unit.tile()} * args_.cuts.num_chunks + unit.chunk()) * Form::kScaleBytes;
+    if (!kTensorMaps) {
+      CopyBytesByLanes(to, from, Form::kScaleBytes);
+    } else if (lane_ == 0) {
+      CopyBytes(to, from, Form::kScaleBytes, barrier, once_);
     }
   }
 
@@ -215,7 +225,7 @@ class RingFiller {
     const uint32_t barrier = SharedAddress(&shared_.full[stage]);
 #pragma unroll
     for (int box = 0; box < Layout::kRowBoxes; ++box) {
-      const int k = unit.chunk() * Layout::kChunkK + box * 64;
+      const int k = unit.chunk() * Form::kChunkK + box * 64;
       const uint32_t box_to = to + box * Layout::kRowBoxBytes;
       if (!kTensorMaps) {
         CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
@@ -225,6 +235,11 @@ class RingFiller {
       }
     }
     if (!kTensorMaps) ArriveAfterCopies(barrier);
+  }
+
+  // Of so many weights of a row.
+  static __device__ int64_t RowBytes(int weights) {
+    return int64_t{weights} * Form::kBits / 8;
   }
 
   const DecodeMatmulArgs& args_;

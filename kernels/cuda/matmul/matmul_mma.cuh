@@ -44,4 +44,24 @@ __device__ inline void UnpackF8(uint32_t bytes, uint32_t& low_k, uint32_t& high_
   high_k = F8PairToBf16(bytes, bytes >> 4);
 }
 
+// The scale of a group of int4 weights is an f32 whose lowest bits are the group's zero, 0 to 16.
+inline constexpr uint32_t kI4ZeroBits = 31;
+
+// -(128 + zero) twice in bf16.
+__device__ inline uint32_t MinusI4Zeros(uint32_t zero) {
+  return 0xc300c300u + zero * 0x00010001u;
+}
+
+// The codes in bits 0 to 3 and 16 to 19 less their zero, to bf16: as the lowest bits of the mantissa of 128 they are
+// 128 + code, and the difference is exact. minus_zeros: MinusI4Zeros.
+__device__ inline uint32_t I4PairToBf16(uint32_t codes, uint32_t minus_zeros) {
+  const uint32_t bits = (codes & 0x000f000fu) | 0x43004300u;
+  uint32_t out;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(bits), "r"(0x3f803f80u), "r"(minus_zeros));
+  return out;
+}
+
+// `pack` orders the 32 weights of two k steps so that the word of a lane c = lane % 4 has in nibble i the weight of
+// input 8 * i + 2c (i < 4), and in nibble i + 4 that of the next input: the pairs that the lane needs for both steps.
+
 }  // namespace winnow::cuda

@@ -3,9 +3,12 @@
 
 namespace winnow::cuda {
 
-// Row-major bf16 [out, in] to `matrix.data` and `matrix.scales`, dtype kF8.
+// Row-major bf16 [out, in] to `matrix.data` and `matrix.scales`: kF8 with scales of rows, and forms with groups.
 void PackF8(Stream stream, const void* row_major, const DeviceMatrix& matrix);
-// And back, scales applied.
-void UnpackF8(Stream stream, const DeviceMatrix& matrix, void* row_major);
+void PackGroups(Stream stream, const void* row_major, const DeviceMatrix& matrix);
+// Codes of any form.
+void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix);
+// Back to row-major bf16 in any form, each weight rounded once.
+void UnpackMatrix(Stream stream, const DeviceMatrix& matrix, void* row_major);
 
 }  // namespace winnow::cuda

@@ -16,7 +16,7 @@
 // as places become free, as blocks are started in order.
 namespace winnow::cuda {
 
-inline constexpr int kStripOut = kTileOut / kMultiplyWarps;
+inline constexpr int kStripOut = 16;
 inline constexpr int kStripTiles = kStripOut / 16;  // of an mma's 16 output features
 
 // Of the output features of a strip and kRows rows, as mma leaves them in the lanes of a warp.
@@ -26,10 +26,10 @@ struct StripSums {
 };
 
 // A lane's pieces lie 32 float4 apart: kStripTiles * kRows / 8 of them.
-template <int kRows>
+template <int kRows, typename Form>
 __device__ inline float4* PartOf(float4* parts, int block, int strip) {
   constexpr int kPieces = kStripTiles * kRows / 8;
-  return parts + (int64_t{block} * kMultiplyWarps + strip) * (kPieces * 32) + threadIdx.x % 32;
+  return parts + (int64_t{block} * Form::kMultiplyWarps + strip) * (kPieces * 32) + threadIdx.x % 32;
 }
 
 __device__ inline void StorePiece(float4* to, float4 v) {
@@ -66,7 +66,7 @@ __device__ inline void LeavePart(float4* part, const StripSums<kRows>& sums) {
 }
 
 // Adds the parts of the blocks [first, last], in this order, as they come.
-template <int kRows>
+template <int kRows, typename Form>
 __device__ inline void TakeParts(float4* parts, int first, int last, int strip, StripSums<kRows>& sums) {
   constexpr int kColumns = kRows / 8, kPieces = kStripTiles * kColumns;
   constexpr int kBatch = kPieces >= 8 ? 1 : 8 / kPieces;  // parts under way at once
@@ -79,7 +79,7 @@ __device__ inline void TakeParts(float4* parts, int first, int last, int strip, 
       for (int i = 0; i < kBatch; ++i) {
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
-          if (first + i <= last) v[i][piece] = LoadPiece(PartOf<kRows>(parts, first + i, strip) + piece * 32);
+          if (first + i <= last) v[i][piece] = LoadPiece(PartOf<kRows, Form>(parts, first + i, strip) + piece * 32);
         }
       }
 #pragma unroll
@@ -97,18 +97,18 @@ __device__ inline void TakeParts(float4* parts, int first, int last, int strip, 
       for (int piece = 0; piece < kPieces; ++piece) {
         float(&sum)[4] = sums.values[piece / kColumns][piece % kColumns];
         sum[0] += v[i][piece].x, sum[1] += v[i][piece].y, sum[2] += v[i][piece].z, sum[3] += v[i][piece].w;
-        StorePiece(PartOf<kRows>(parts, first + i, strip) + piece * 32, make_float4(0, 0, 0, 0));
+        StorePiece(PartOf<kRows, Form>(parts, first + i, strip) + piece * 32, make_float4(0, 0, 0, 0));
       }
     }
   }
 }
 
 // Where a strip of y goes. What it is added to, and its scales, are under way from the start.
-template <int kRows>
+template <int kRows, typename Form>
 class StripOutput {
  public:
   __device__ StripOutput(const DecodeMatmulArgs& args, int tile, int strip)
-      : args_(args), first_out_(tile * kTileOut + strip * kStripOut + threadIdx.x % 32 / 4) {
+      : args_(args), first_out_(tile * Form::kTileOut + strip * kStripOut + threadIdx.x % 32 / 4) {
     if (args.scales != nullptr) {
       ForEachOut([&](int i, int out) { scale_[i] = args.scales[out]; });
     }

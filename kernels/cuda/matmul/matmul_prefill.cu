@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "common/base/check.h"
+#include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
 #include "kernels/cuda/matmul/matmul_prefill.h"
 
@@ -13,10 +14,11 @@ namespace winnow::cuda {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{32} << 20;  // of the workspace; what NVIDIA advises for Hopper
-// fp8 weights are unpacked to bf16 in slices of output features. 2,048 of them fill 97 % of the tiles of 132
-// multiprocessors at any multiple of 2,048 rows.
+// Weights that are not bf16 are unpacked to it in slices of output features. 2,048 of them fill 97 % of the tiles of
+// 132 multiprocessors at any multiple of 2,048 rows.
 constexpr size_t kUnpackedBytes = size_t{80} << 20;
 constexpr int kSliceOut = 2048;
+constexpr int kSliceStep = 128;  // whole tiles of scales (matmul_forms.cuh)
 
 // Algorithms are asked for as if there were this many rows, whatever their number: a row then goes through the same
 // tiles in any chunk.
@@ -91,6 +93,19 @@ class CublasLtPlans final : public PrefillPlans {
   std::map<Product, cublasLtMatmulAlgo_t> algorithms_;
 };
 
+// Output features [first, first + count), `first` a multiple of kSliceStep.
+DeviceMatrix RowsOf(const DeviceMatrix& matrix, int first, int count) {
+  DeviceMatrix rows = matrix;
+  rows.out_features = count;
+  rows.data = static_cast<const char*>(matrix.data) + DtypeBytes(matrix.dtype, size_t(first) * matrix.in_features);
+  rows.scales += matrix.group_size == 0
+                     ? static_cast<size_t>(first)
+                     : VisitGroupForm(matrix.dtype, matrix.group_size, [&](auto form) {
+                         return decltype(form)::ScaleBytes(first, matrix.in_features) / sizeof(float);
+                       });
+  return rows;
+}
+
 }  // namespace
 
 std::unique_ptr<PrefillPlans> OpenPrefillPlans() {
@@ -114,17 +129,13 @@ void PrefillMatmul(Stream stream, const PrefillMatmulParams& params) {
                    params.workspace);
     return;
   }
-  WINNOW_CHECK(weight.dtype == Dtype::kF8);
   void* const unpacked = static_cast<char*>(params.workspace) + kLibraryBytes;
-  const int slice = std::min<int64_t>(kSliceOut, kUnpackedBytes / (int64_t{2} * weight.in_features) / 8 * 8);
+  const int slice =
+      std::min<int64_t>(kSliceOut, kUnpackedBytes / (int64_t{2} * weight.in_features) / kSliceStep * kSliceStep);
   const size_t y_element_bytes = product.y_is_bf16 ? 2 : 4;
   for (int out = 0; out < weight.out_features; out += slice) {
     product.out_features = std::min(slice, weight.out_features - out);
-    DeviceMatrix of_slice = weight;
-    of_slice.data = static_cast<const char*>(weight.data) + int64_t{out} * weight.in_features;
-    of_slice.scales = weight.scales + out;
-    of_slice.out_features = product.out_features;
-    UnpackF8(stream, of_slice, unpacked);
+    UnpackMatrix(stream, RowsOf(weight, out, product.out_features), unpacked);
     plans.Multiply(stream, product, params.num_rows, params.x, unpacked, params.accumulate,
                    static_cast<char*>(params.y) + out * y_element_bytes, params.workspace);
   }

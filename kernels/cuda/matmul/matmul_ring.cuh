@@ -104,6 +104,24 @@ __device__ inline void CopyBox(uint32_t to, const CUtensorMap& map, int column, 
 #endif
 }
 
+// So many bytes in a row, a multiple of 16 as are both addresses. sm_90.
+__device__ inline void CopyBytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier, uint64_t policy) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+          "r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+#endif
+}
+
+// The same by the lanes of a warp.
+__device__ inline void CopyBytesByLanes(uint32_t to, const char* from, int bytes) {
+  for (int at = threadIdx.x % 32 * 16; at < bytes; at += 32 * 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at), "l"(from + at) : "memory");
+  }
+}
+
 // Has the copy engine fetch the map itself.
 __device__ inline void PrefetchMap(const CUtensorMap& map) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -43,6 +43,19 @@ TEST(SyntheticModels, OneTokenOfQwen3_14bTakes163840BytesOfKv) {
   EXPECT_EQ(SyntheticModelConfig("synthetic:qwen3-14b")->kv_layout(Dtype::kBf16).token_bytes(), 163840u);
 }
 
+TEST(SyntheticModels, ASuffixQuantisesModelsWithoutExperts) {
+  const WeightQuantization fp8 = SyntheticModelConfig("synthetic:qwen3-8b-fp8")->quantization;
+  EXPECT_EQ(fp8.format, WeightQuantization::Format::kFp8);
+  EXPECT_EQ(fp8.block_rows, 128);
+  EXPECT_EQ(fp8.block_columns, 128);
+  const WeightQuantization int4 = SyntheticModelConfig("synthetic:qwen3-8b-int4")->quantization;
+  EXPECT_EQ(int4.format, WeightQuantization::Format::kAwq);
+  EXPECT_EQ(int4.bits, 4);
+  EXPECT_EQ(int4.block_columns, 128);
+  EXPECT_EQ(SyntheticModelConfig("synthetic:qwen3-8b")->quantization.format, WeightQuantization::Format::kNone);
+  EXPECT_EQ(SyntheticModelConfig("synthetic:qwen3-30b-a3b-fp8").status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(SyntheticModels, AnUnknownNameListsTheKnownOnes) {
   const absl::StatusOr<ModelConfig> config = SyntheticModelConfig("synthetic:qwen3-15b");
   EXPECT_EQ(config.status().code(), absl::StatusCode::kNotFound);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "tests/support/host_gpu/host_table.h"
+#include "tests/support/host_gpu/host_weights.h"
 
 namespace winnow::test {
 namespace {

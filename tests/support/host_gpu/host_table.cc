@@ -19,6 +19,7 @@
 #include "tests/support/host_gpu/host_experts.h"
 #include "tests/support/host_gpu/host_nccl.h"
 #include "tests/support/host_gpu/host_summands.h"
+#include "tests/support/host_gpu/host_weights.h"
 
 namespace winnow::test {
 namespace {
@@ -178,51 +179,6 @@ void Sample(Stream, const cuda::SampleParams& p) {
   }
 }
 
-size_t MatrixBytes(int out_features, int in_features, Dtype) {
-  return static_cast<size_t>(out_features) * in_features * sizeof(uint16_t);
-}
-
-struct Packed {
-  std::unique_ptr<std::byte[]> memory;
-  void* data;
-};
-// By the matrix that they were made from.
-struct PackedMatrices {
-  std::mutex mutex;
-  std::map<std::pair<const void*, int>, Packed> all;  // and how many of its rows
-};
-PackedMatrices& AllPacked() {
-  static auto* const matrices = new PackedMatrices;
-  return *matrices;
-}
-
-// On the device a matrix of bf16 lies row-major. What the CPU's kernels read is made from it at its first use. Any
-// thread: each GPU of a rank has its own.
-const void* PackedFor(const cuda::DeviceMatrix& matrix) {
-  auto& [mutex, all] = AllPacked();
-  const std::lock_guard lock(mutex);
-  // A product may take the first rows of a matrix alone.
-  const std::pair<const void*, int> key(matrix.data, matrix.out_features);
-  const auto found = all.find(key);
-  if (found != all.end()) return found->second.data;
-  const size_t bytes = PackedBytes(matrix.out_features, matrix.in_features, Dtype::kBf16);
-  Packed packed{std::make_unique<std::byte[]>(bytes + 64), nullptr};
-  packed.data = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(packed.memory.get()) + 63) / 64 * 64);
-  Cpu().pack({.weight = matrix.data,
-              .dtype = Dtype::kBf16,
-              .out_features = matrix.out_features,
-              .in_features = matrix.in_features,
-              .packed_dtype = Dtype::kBf16,
-              .packed = packed.data});
-  return all.emplace(key, std::move(packed)).first->second.data;
-}
-
-void Pack(Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
-  if (row_major == matrix.data) return;
-  std::memcpy(const_cast<void*>(matrix.data), row_major,
-              MatrixBytes(matrix.out_features, matrix.in_features, matrix.dtype));
-}
-
 template <typename Params>
 void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
   const int in = p.weight.in_features, out = p.weight.out_features;
@@ -234,7 +190,7 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
   cpu(Team(), {.x = x.data(),
                .x_stride = in,
                .num_rows = p.num_rows,
-               .weight = {.data = PackedFor(p.weight), .out_features = out, .in_features = in, .dtype = Dtype::kBf16},
+               .weight = PackedOf(p.weight),
                .y = y.data(),
                .y_stride = out});
   for (int row = 0; row < p.num_rows; ++row) {
@@ -392,8 +348,7 @@ struct HostKernels {
     elementwise.silu_mul = SiluMul;
     elementwise.sample_scratch_bytes = NoScratch;
     elementwise.sample = Sample;
-    matmul.packed_bytes = MatrixBytes;
-    matmul.pack = Pack;
+    AddHostWeightKernels(matmul);
     matmul.decode_scratch_bytes = NoScratch;
     matmul.decode_matmul = DecodeMatmul;
     matmul.open_prefill_plans = [] { return std::unique_ptr<cuda::PrefillPlans>(); };
@@ -431,12 +386,6 @@ struct HostKernels {
 };
 
 }  // namespace
-
-void ForgetMatrices(const void* begin, const void* end) {
-  auto& [mutex, all] = AllPacked();
-  const std::lock_guard lock(mutex);
-  all.erase(all.lower_bound({begin, 0}), all.lower_bound({end, 0}));
-}
 
 const cuda::CudaTable& HostGpuTable() {
   static const HostKernels kernels;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/scalar.h"
+#include "tools/bench/gpu/matmul_weights.h"
 #include "tools/bench/gpu/sections.h"
 
 namespace winnow {
@@ -15,80 +16,10 @@ using cuda::DecodeMatmulParams;
 using cuda::DeviceMatrix;
 using cuda::PrefillMatmulParams;
 
-struct Shape {
-  int out_features;
-  int in_features;
-};
-
-std::string Name(const Shape& shape, Dtype dtype) {
-  return absl::StrCat(shape.out_features, "x", shape.in_features, " ", dtype == Dtype::kF8 ? "fp8" : "bf16");
-}
-
-std::vector<uint16_t> RandomBf16(GpuContext& gpu, size_t count, float scale) {
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = F32ToBf16(normal(gpu.random));
-  return values;
-}
-
-// The nearest e4m3, ties to even, clipped to 448.
-float NearestF8(float value) {
-  const float magnitude = std::min(std::fabs(value), 448.0f);
-  const int exponent = std::max(std::ilogb(magnitude), -6);  // subnormals share the step of the smallest normals
-  const float step = std::ldexp(1.0f, exponent - 3);
-  return std::copysign(std::min(std::nearbyint(magnitude / step) * step, 448.0f), value);
-}
-
-// A weight matrix on the device, and what it means on the host.
-struct Weight {
-  DeviceMatrix matrix;
-  std::vector<float> values;  // [out_features, in_features]
-};
-
-Weight NewWeight(GpuContext& gpu, const Shape& shape, Dtype dtype) {
-  const size_t count = size_t(shape.out_features) * shape.in_features;
-  std::vector<uint16_t> row_major = RandomBf16(gpu, count, 0.05f);
-  // Rows of very different size, one of zeros: scales are per row.
-  for (int out = 0; out < shape.out_features; ++out) {
-    const float factor = out == 1 ? 0.0f : std::ldexp(1.0f, out % 13 - 6);
-    for (int k = 0; k < shape.in_features; ++k) {
-      uint16_t& value = row_major[size_t(out) * shape.in_features + k];
-      value = F32ToBf16(Bf16ToF32(value) * factor);
-    }
-  }
-  Weight weight;
-  float* scales = dtype == Dtype::kF8 ? gpu.New<float>(shape.out_features) : nullptr;
-  weight.matrix = {
-      .data = gpu.New<uint8_t>(gpu.table.matmul->packed_bytes(shape.out_features, shape.in_features, dtype)),
-      .scales = scales,
-      .out_features = shape.out_features,
-      .in_features = shape.in_features,
-      .dtype = dtype};
-  gpu.table.matmul->pack(gpu.stream, gpu.Upload(row_major), weight.matrix);
-  weight.values.resize(count);
-  for (size_t i = 0; i < count; ++i) weight.values[i] = Bf16ToF32(row_major[i]);
-  if (scales != nullptr) {
-    const std::vector<float> of_rows = gpu.Download(scales, shape.out_features);
-    double worst = 0;
-    for (int out = 0; out < shape.out_features; ++out) {
-      float* row = weight.values.data() + size_t(out) * shape.in_features;
-      for (int k = 0; k < shape.in_features; ++k) {
-        const float kept = NearestF8(row[k] / of_rows[out]) * of_rows[out];
-        // Half a step of a 3-bit mantissa, or of the subnormals.
-        const float allowed = std::max(std::fabs(row[k]) / 16, of_rows[out] * std::ldexp(1.0f, -10));
-        worst = std::max<double>(worst, std::fabs(kept - row[k]) / allowed);
-        row[k] = kept;
-      }
-    }
-    gpu.report.Check("matmul pack " + Name(shape, dtype), worst, 1);
-  }
-  return weight;
-}
-
 // Worst error of some rows of y over what f32 sums and the rounding of y may bring: each mma adds 16 products to a sum
 // with the error of one truncated f32 addition of the largest term, so (in_features / 16 + 16) * 2^-22 of sum |x w|.
-double WorstError(const Weight& weight, const std::vector<uint16_t>& x, const std::vector<float>& y, int64_t y_stride,
-                  const std::vector<int>& rows, bool y_is_bf16) {
+double WorstError(const MatmulWeight& weight, const std::vector<uint16_t>& x, const std::vector<float>& y,
+                  int64_t y_stride, const std::vector<int>& rows, bool y_is_bf16) {
   const int in_features = weight.matrix.in_features;
   double worst = 0;
   for (const int row : rows) {
@@ -124,11 +55,11 @@ double BitsThatDiffer(const float* a, const float* b, size_t count) {
 
 class DecodeCheck {
  public:
-  DecodeCheck(GpuContext& gpu, const Shape& shape, Dtype dtype)
+  DecodeCheck(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form)
       : gpu_(gpu),
         shape_(shape),
-        name_("matmul decode " + Name(shape, dtype)),
-        weight_(NewWeight(gpu, shape, dtype)),
+        name_("matmul decode " + Name(shape, form)),
+        weight_(NewMatmulWeight(gpu, shape, form)),
         x_(RandomBf16(gpu, size_t{64} * shape.in_features, 1)),
         device_x_(gpu.Upload(x_)),
         scratch_(gpu.NewZeroed<uint8_t>(gpu.table.matmul->decode_scratch_bytes(64, shape.out_features))) {}
@@ -220,17 +151,20 @@ class DecodeCheck {
   }
 
   GpuContext& gpu_;
-  const Shape shape_;
+  const MatmulShape shape_;
   const std::string name_;
-  const Weight weight_;
+  const MatmulWeight weight_;
   const std::vector<uint16_t> x_;
   const uint16_t* const device_x_;
   void* const scratch_;
 };
 
-void CheckPrefill(GpuContext& gpu, cuda::PrefillPlans& plans, const Shape& shape, Dtype dtype) {
+void CheckPrefill(GpuContext& gpu, cuda::PrefillPlans& plans, const MatmulShape& shape, const MatmulForm& form) {
   constexpr int kRows = 700;
-  const Weight weight = NewWeight(gpu, shape, dtype);
+  MatmulWeight weight = NewMatmulWeight(gpu, shape, form);
+  // Prefill unpacks to bf16, which of the others loses nothing.
+  if (form.group_size > 0)
+    std::transform(weight.values.begin(), weight.values.end(), weight.values.begin(), RoundToBf16);
   const std::vector<uint16_t> x = RandomBf16(gpu, size_t{kRows} * shape.in_features, 1);
   const uint16_t* device_x = gpu.Upload(x);
   void* workspace = gpu.New<uint8_t>(gpu.table.matmul->prefill_workspace_bytes(kRows));
@@ -249,7 +183,7 @@ void CheckPrefill(GpuContext& gpu, cuda::PrefillPlans& plans, const Shape& shape
                                         .workspace = workspace};
     gpu.table.matmul->prefill_matmul(gpu.stream, params);
   };
-  const std::string name = "matmul prefill " + Name(shape, dtype);
+  const std::string name = "matmul prefill " + Name(shape, form);
   const std::vector<int> rows = {0, 1, 127, 128, 511, 699};
 
   float* y = gpu.New<float>(kRows * stride);
@@ -275,37 +209,46 @@ void CheckPrefill(GpuContext& gpu, cuda::PrefillPlans& plans, const Shape& shape
                    WorstError(weight, x, Widened(gpu.Download(rounded_y, kRows * stride)), stride, rows, true), 1);
 }
 
+constexpr MatmulForm kForms[] = {{Dtype::kBf16},   {Dtype::kF8},      {Dtype::kF8, 128}, {Dtype::kF8, 64},
+                                 {Dtype::kF8, 32}, {Dtype::kI4, 128}, {Dtype::kI4, 64},  {Dtype::kI4, 32}};
+
 void Check(GpuContext& gpu) {
-  const std::vector<Shape> decode_shapes = {{77, 32},    {1, 64},     {513, 2080}, {1000, 96},
-                                            {768, 256},  {1536, 256}, {256, 768},  {1024, 512},
-                                            {2816, 512}, {512, 1408}, {4096, 512}, {7168, 5120}};
-  const std::vector<Shape> prefill_shapes = {{768, 256}, {512, 1408}, {4104, 2080}};
-  const std::vector<Shape> small_shapes = {{77, 32}, {768, 256}};
+  const std::vector<MatmulShape> decode_shapes = {{77, 32},    {1, 64},     {513, 2080}, {1000, 96},
+                                                  {768, 256},  {1536, 256}, {256, 768},  {1024, 512},
+                                                  {2816, 512}, {512, 1408}, {4096, 512}, {7168, 5120}};
+  const std::vector<MatmulShape> prefill_shapes = {{768, 256}, {512, 1408}, {4104, 2080}};
+  const std::vector<MatmulShape> small_shapes = {{77, 32}, {768, 256}};
   const std::unique_ptr<cuda::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
-    for (const Shape& shape : gpu.few_small ? small_shapes : decode_shapes) {
-      DecodeCheck(gpu, shape, dtype).Run();
+  for (const MatmulForm& form : kForms) {
+    for (const MatmulShape& shape : gpu.few_small ? small_shapes : decode_shapes) {
+      DecodeCheck(gpu, shape, form).Run();
       gpu.FreeAll();
     }
-    for (const Shape& shape : gpu.few_small ? small_shapes : prefill_shapes) {
-      CheckPrefill(gpu, *plans, shape, dtype);
+    for (const MatmulShape& shape : gpu.few_small ? small_shapes : prefill_shapes) {
+      CheckPrefill(gpu, *plans, shape, form);
       gpu.FreeAll();
     }
   }
+}
+
+double BytesOf(const GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form) {
+  const cuda::MatmulKernels& kernels = *gpu.table.matmul;
+  return static_cast<double>(kernels.packed_bytes(shape.out_features, shape.in_features, form.dtype) +
+                             kernels.scale_bytes(shape.out_features, shape.in_features, form.dtype, form.group_size));
 }
 
 // All matrices of Qwen3-14B, each layer's its own.
 class Qwen14b {
  public:
   static constexpr int kLayers = 40;
-  static constexpr Shape kShapes[] = {{7168, 5120}, {5120, 5120}, {34816, 5120}, {5120, 17408}};
+  static constexpr MatmulShape kShapes[] = {{7168, 5120}, {5120, 5120}, {34816, 5120}, {5120, 17408}};
   static constexpr const char* kNames[] = {"qkv", "o", "gate_up", "down"};
-  static constexpr Shape kHead = {151936, 5120};
+  static constexpr MatmulShape kHead = {151936, 5120};
 
-  Qwen14b(GpuContext& gpu, Dtype dtype) : gpu_(gpu), dtype_(dtype) {
+  Qwen14b(GpuContext& gpu, const MatmulForm& form) : gpu_(gpu), form_(form) {
     random_ = NewRandom(size_t{kHead.out_features} * kHead.in_features);
     for (int layer = 0; layer < kLayers; ++layer) {
-      for (const Shape& shape : kShapes) matrices_.push_back(New(shape));
+      for (const MatmulShape& shape : kShapes) matrices_.push_back(New(shape));
     }
     matrices_.push_back(New(kHead));
     x_ = NewRandom(size_t{8192} * 17408);
@@ -354,20 +297,15 @@ class Qwen14b {
     WINNOW_CHECK(gpu_.device.Synchronize(gpu_.stream).ok());
     return values;
   }
-  DeviceMatrix New(const Shape& shape) {
-    const size_t bytes = gpu_.table.matmul->packed_bytes(shape.out_features, shape.in_features, dtype_);
-    bytes_ += bytes;
-    DeviceMatrix matrix = {.data = gpu_.New<uint8_t>(bytes),
-                           .scales = dtype_ == Dtype::kF8 ? gpu_.New<float>(shape.out_features) : nullptr,
-                           .out_features = shape.out_features,
-                           .in_features = shape.in_features,
-                           .dtype = dtype_};
+  DeviceMatrix New(const MatmulShape& shape) {
+    bytes_ += BytesOf(gpu_, shape, form_);
+    const DeviceMatrix matrix = NewMatrix(gpu_, shape, form_);
     gpu_.table.matmul->pack(gpu_.stream, random_, matrix);
     return matrix;
   }
 
   GpuContext& gpu_;
-  const Dtype dtype_;
+  const MatmulForm form_;
   double bytes_ = 0;
   uint16_t* random_;
   std::vector<DeviceMatrix> matrices_;
@@ -378,25 +316,27 @@ class Qwen14b {
   std::unique_ptr<cuda::PrefillPlans> plans_;
 };
 
-void BenchOf(GpuContext& gpu, Dtype dtype) {
-  const Qwen14b model(gpu, dtype);
-  const std::string type = dtype == Dtype::kF8 ? " fp8" : " bf16";
+void BenchOf(GpuContext& gpu, const MatmulForm& form) {
+  const Qwen14b model(gpu, form);
+  const std::string type = " " + FormName(form);
   for (const int num_rows : {1, 8, 32, 64}) {
-    const double goal_ms = dtype == Dtype::kF8 || num_rows == 64 ? 0 : num_rows == 1 ? 6.6 : num_rows == 8 ? 6.7 : 6.9;
+    const double goal_ms = form.dtype != Dtype::kBf16 || num_rows == 64 ? 0
+                           : num_rows == 1                              ? 6.6
+                           : num_rows == 8                              ? 6.7
+                                                                        : 6.9;
     const double us = gpu.MedianUs(
         1, 1, [&](cuda::Stream stream, int) { model.DecodeAll(stream, num_rows); }, /*replays=*/9);
     gpu.report.Time(absl::StrCat("matmul, all of Qwen3-14B, ", num_rows, " rows", type), us,
                     model.bytes() / gpu.read_bytes_per_us, goal_ms * 1000);
   }
   for (size_t which = 0; which < std::size(Qwen14b::kShapes); ++which) {
-    const Shape shape = Qwen14b::kShapes[which];
+    const MatmulShape shape = Qwen14b::kShapes[which];
     const std::string name = absl::StrCat("matmul ", Qwen14b::kNames[which], type, ", ");
     for (const int num_rows : {8, 32}) {
       const double us = gpu.MedianUs(
           Qwen14b::kLayers, Qwen14b::kLayers,
           [&](cuda::Stream stream, int layer) { model.Decode(stream, model.matrix(layer, which), num_rows); }, 5);
-      const double bytes = gpu.table.matmul->packed_bytes(shape.out_features, shape.in_features, dtype);
-      gpu.report.Time(absl::StrCat(name, num_rows, " rows"), us, bytes / gpu.read_bytes_per_us);
+      gpu.report.Time(absl::StrCat(name, num_rows, " rows"), us, BytesOf(gpu, shape, form) / gpu.read_bytes_per_us);
     }
     for (const int num_rows : {2048, 8192}) {
       const double us = gpu.MedianUs(
@@ -411,8 +351,9 @@ void BenchOf(GpuContext& gpu, Dtype dtype) {
 }
 
 void Bench(GpuContext& gpu) {
-  BenchOf(gpu, Dtype::kBf16);
-  BenchOf(gpu, Dtype::kF8);
+  for (const MatmulForm& form : kForms) {
+    if (form.group_size == 0 || form.group_size == 128) BenchOf(gpu, form);
+  }
 }
 
 }  // namespace
