@@ -74,6 +74,7 @@ absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOpt
     return refuse("a shared expert whose width is no multiple of another's");
   }
   const cuda::ExpertMatrices shape = ExpertShapeOf(config);
+  if (shape.num_shared > cuda::kMaxExpertsPerToken) return refuse("a shared expert as wide as ", shape.num_shared);
   if (shape.num_all() > cuda::kMaxExperts) return refuse("more than ", cuda::kMaxExperts, " experts");
   if (moe.experts_per_token > cuda::kMaxExpertsPerToken) {
     return refuse("more than ", cuda::kMaxExpertsPerToken, " experts for a token");

@@ -124,6 +124,35 @@ TEST(QuantizedUpload, QueriesAloneHaveTheFormOfTheirStack) {
   EXPECT_EQ((*weights)->layer(1).qkv.out_features, 6 * 64);
 }
 
+// Attention stays as stored, and what experts mean is what the same weights mean that are plain.
+TEST_P(QuantizedUploadTest, DequantisesExperts) {
+  TinyModel model = UploadedModel();
+  model.family = ModelFamily::kQwen3Moe;
+  model.extra_fields = {{"moe_intermediate_size", 96}};
+  const TempDir quantized, plain;
+  WriteQuantizedCheckpoint(model, GetParam(), quantized.path(), plain.path());
+  const cuda::CudaTable& table = test::HostGpuTable();
+  const auto device = test::OpenHostDevice(0);
+  ASSERT_THAT(device, IsOkStatus());
+  const auto load = [&](const TempDir& dir) {
+    return DeviceWeights::Load(table, **device, *Checkpoint::Open(dir.path()).value(),
+                               LoadModelConfig(dir.path()).value());
+  };
+  const auto weights = load(quantized), expected = load(plain);
+  ASSERT_THAT(weights, IsOkStatus());
+  ASSERT_THAT(expected, IsOkStatus());
+  for (int i = 0; i < model.num_layers; ++i) {
+    const cuda::ExpertMatrices& experts = (*weights)->layer(i).experts;
+    const cuda::ExpertMatrices& others = (*expected)->layer(i).experts;
+    ASSERT_EQ(experts.num_experts, 6);
+    const size_t matrix_bytes = size_t{2} * experts.num_all() * experts.hidden_size * experts.intermediate_size;
+    EXPECT_EQ(std::memcmp(experts.gate_up, others.gate_up, 2 * matrix_bytes), 0) << "layer " << i;
+    EXPECT_EQ(std::memcmp(experts.down, others.down, matrix_bytes), 0) << "layer " << i;
+    const size_t router_bytes = sizeof(float) * experts.num_logits() * experts.hidden_size;
+    EXPECT_EQ(std::memcmp(experts.router, others.router, router_bytes), 0) << "layer " << i;
+  }
+}
+
 // Without a checkpoint sizes are those that its config promises.
 TEST(QuantizedUpload, ConfigsGiveTheBytesOfTheirForms) {
   const auto bytes = [](const char* model) {

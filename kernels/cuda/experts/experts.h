@@ -16,8 +16,8 @@ struct ExpertMatrices {
   const void* gate_up = nullptr;  // [num_all(), 2 * intermediate_size, hidden_size] bf16: gate, then up
   const void* down = nullptr;     // [num_all(), hidden_size, intermediate_size] bf16
   int num_experts = 0;            // that are routed to, at most kMaxExperts with the shared ones
-  int num_shared = 0;
-  bool shared_gate = false;  // a row's share of the shared experts is the sigmoid of the router's last logit
+  int num_shared = 0;             // at most kMaxExpertsPerToken
+  bool shared_gate = false;       // a row's share of the shared experts is the sigmoid of the router's last logit
   int hidden_size = 0;
   int intermediate_size = 0;
   int experts_per_token = 0;  // at most kMaxExpertsPerToken

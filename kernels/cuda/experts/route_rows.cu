@@ -207,7 +207,7 @@ void LaunchChoice(Stream stream, const RouteRowsParams& params) {
 
 void RouteRows(Stream stream, ExpertRows rows, const RouteRowsParams& params) {
   const ExpertMatrices& of = params.experts;
-  WINNOW_CHECK(of.num_all() <= kMaxExperts && of.num_shared <= 32);
+  WINNOW_CHECK(of.num_all() <= kMaxExperts && of.num_shared <= kMaxExpertsPerToken);
   WINNOW_CHECK(of.experts_per_token >= 1 && of.experts_per_token <= std::min(of.num_experts, kMaxExpertsPerToken));
   WINNOW_CHECK(of.hidden_size % 8 == 0 && params.num_rows >= 0 &&
                static_cast<uint32_t>(params.num_rows) <= params.routed.max_rows);

@@ -23,7 +23,7 @@ __global__ void __launch_bounds__(32 * kLogitWarps) RouterLogitsKernel(const Rou
   if (logit >= num_logits) return;
   const auto* const x = static_cast<const __nv_bfloat16*>(p.x);
   float sums[kRows] = {};
-#pragma unroll(kRows == 1 ? 8 : 2)
+#pragma unroll(kRows == 1 ? 8 : 4)
   for (int k = lane * 4; k < hidden; k += 128) {
     const float4 w = *reinterpret_cast<const float4*>(weight + k);
 #pragma unroll
@@ -120,13 +120,15 @@ void RouterLogits(Stream stream, ExpertRows rows, const RouteRowsParams& params)
     LaunchDependent(RouterTilesKernel, shape, stream, params);
     return;
   }
-  const unsigned blocks = DivideUp(num_logits, kLogitWarps);
-  if (params.num_rows == 1) {
-    LaunchDependent(RouterLogitsKernel<1>, {.grid = dim3(blocks), .threads = 32 * kLogitWarps}, stream, params);
-    return;
-  }
-  const LaunchShape shape = {.grid = dim3(blocks, DivideUp(params.num_rows, 8)), .threads = 32 * kLogitWarps};
-  LaunchDependent(RouterLogitsKernel<8>, shape, stream, params);
+  // Few rows to a warp, so that a step does not wait for one load after the other; fewer blocks for more rows.
+  const auto launch = [&](auto* kernel, int rows_of_warp) {
+    const LaunchShape shape = {.grid = dim3(DivideUp(num_logits, kLogitWarps), DivideUp(params.num_rows, rows_of_warp)),
+                               .threads = 32 * kLogitWarps};
+    LaunchDependent(kernel, shape, stream, params);
+  };
+  if (params.num_rows <= 8) return launch(RouterLogitsKernel<1>, 1);
+  if (params.num_rows <= 32) return launch(RouterLogitsKernel<4>, 4);
+  launch(RouterLogitsKernel<8>, 8);
 }
 
 }  // namespace winnow::cuda
