@@ -6,6 +6,9 @@
 #include "kernels/cuda/experts/route_rows.h"
 #include "kernels/cuda/select/predict.h"
 
+// Dependents start behind the waiting here and in router_logits.cu: sooner the many blocks of the experts' products
+// would take places on multiprocessors while the products of attention still run.
+//
 // Logits; then the choice, a warp to a row; then the pairs sorted by expert, which is a launch of its own for many
 // rows.
 namespace winnow::cuda {
@@ -135,8 +138,8 @@ template <int kLaneExperts>
 __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const RouteRowsParams p) {
   __shared__ uint32_t counts[kMaxExperts], next[kMaxExperts];
   __shared__ bool is_last;
-  LetDependentsStart();
   WaitForInputs();
+  LetDependentsStart();
   const int num_all = p.experts.num_all(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int per_row = p.experts.pairs_per_row();
   const RoutedRows& to = p.routed;
@@ -183,8 +186,8 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const RouteRowsPa
 
 constexpr int kPlaceThreads = 256;
 __global__ void __launch_bounds__(kPlaceThreads) PlaceKernel(const RouteRowsParams p) {
-  LetDependentsStart();
   WaitForInputs();
+  LetDependentsStart();
   const uint32_t i = blockIdx.x * kPlaceThreads + threadIdx.x, per_row = p.experts.pairs_per_row();
   if (i < p.num_rows * per_row) Place(p.routed, i, per_row, p.routed.next);
 }

@@ -18,8 +18,8 @@ __global__ void __launch_bounds__(32 * kLogitWarps) RouterLogitsKernel(const Rou
   const float* const weight = p.experts.router + static_cast<int64_t>(min(logit, num_logits - 1)) * hidden;
   // The router is constant: it comes to the L2 while the kernel before still runs.
   for (int k = lane * 32; k < hidden; k += 32 * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + k));
-  LetDependentsStart();
   WaitForInputs();
+  LetDependentsStart();
   if (logit >= num_logits) return;
   const auto* const x = static_cast<const __nv_bfloat16*>(p.x);
   float sums[kRows] = {};
@@ -57,8 +57,8 @@ __device__ void SplitToBf16(float4 w, uint32_t (&high)[2], uint32_t (&low)[2]) {
 }
 
 __global__ void __launch_bounds__(2 * kLogitTileRows) RouterTilesKernel(const RouteRowsParams p) {
-  LetDependentsStart();
   WaitForInputs();
+  LetDependentsStart();
   const int lane = threadIdx.x % 32, line = lane / 4, piece = lane % 4 * 8;
   const int hidden = p.experts.hidden_size, num_logits = p.experts.num_logits();
   const int first_row = blockIdx.y * kLogitTileRows + threadIdx.x / 32 * 16, first_logit = blockIdx.x * kLogitTile;
