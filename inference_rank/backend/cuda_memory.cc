@@ -64,9 +64,8 @@ absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const M
 // All experts of a sparse layer, and their router.
 uint64_t ExpertLayerBytes(const ModelConfig& config) {
   const cuda::ExpertMatrices experts = ExpertShapeOf(config);
-  const uint64_t hidden = experts.hidden_size, width = experts.intermediate_size;
-  return 3 * hidden * width * experts.num_all() * DtypeBytes(Dtype::kBf16) +
-         hidden * experts.num_logits() * sizeof(float);
+  const uint64_t hidden = experts.hidden_size;
+  return ExpertBytes(experts) * experts.num_all() + hidden * experts.num_logits() * sizeof(float);
 }
 
 // Of a GPU's part, without the embedding.

@@ -14,13 +14,8 @@
 namespace winnow {
 namespace {
 
-// Of one expert: gate and up, then down.
-size_t ExpertElements(const cuda::ExpertMatrices& of) {
-  return size_t{3} * of.intermediate_size * of.hidden_size;
-}
-
 void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
-  const size_t matrix_bytes = ExpertElements(experts) / 3 * experts.num_all() * DtypeBytes(Dtype::kBf16);
+  const size_t matrix_bytes = ExpertBytes(experts) / 3 * experts.num_all();
   experts.gate_up = arena.Take(2 * matrix_bytes);
   experts.down = arena.Take(matrix_bytes);
 }
@@ -102,6 +97,10 @@ cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
           .experts_per_token = moe.experts_per_token,
           .normalizes = moe.normalizes,
           .scale = moe.scale};
+}
+
+size_t ExpertBytes(const cuda::ExpertMatrices& of) {
+  return size_t{3} * of.intermediate_size * of.hidden_size * DtypeBytes(Dtype::kBf16);
 }
 
 absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
@@ -221,7 +220,7 @@ size_t DeviceWeights::bytes_per_step() const {
 }
 
 size_t DeviceWeights::expert_bytes() const {
-  return ExpertElements(ExpertShapeOf(config_)) * DtypeBytes(Dtype::kBf16);
+  return ExpertBytes(ExpertShapeOf(config_));
 }
 
 absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
@@ -299,7 +298,7 @@ class WeightSynthesis {
 
   // As FillMatrix, all experts at once.
   void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {
-    const size_t elements = ExpertElements(experts) / 3 * experts.num_all();
+    const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
     const auto fill = [&](const void* matrices, size_t count, int in_features) {
       table_.elementwise->fill_normal(stream_, const_cast<void*>(matrices), count, Seed(shard_seed_, ++number),
                                       1 / std::sqrt(static_cast<float>(in_features)));

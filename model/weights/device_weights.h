@@ -42,6 +42,8 @@ struct DeviceLayerWeights {
 
 // The experts of a sparse layer of such a model, without the memory that they lie in; num_experts is 0 of a dense one.
 cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config);
+// Bytes of one of them: gate, up and down.
+size_t ExpertBytes(const cuda::ExpertMatrices& of);
 
 // What of a config the device path cannot compute: UNIMPLEMENTED names it. Also checks that the shard divides the heads
 // and the intermediate size.

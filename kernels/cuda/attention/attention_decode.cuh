@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention/attention_stream.cuh"
 #include "kernels/cuda/attention/attention_units.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/fence_reads.cuh"
 #include "kernels/cuda/rows/meeting.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
@@ -62,7 +63,7 @@ class DecodeBlock {
       work_.Score(stage, count - chunk * Shape::kChunkRows, exchange);
       Work::Synchronize();
       work_.Accumulate(exchange, SharedAddress(stage), split);
-      FenceReadsForBoxes();
+      FenceReadsForCopies();
       Arrive(SharedAddress(&shared_.empty[cursor_.stage]));
       cursor_.Next();
       if (--split_left == 0 && launch_.level != kSplit) {

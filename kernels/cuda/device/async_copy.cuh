@@ -35,14 +35,6 @@ __device__ inline void FenceForCopyEngine() {
 #endif
 }
 
-// Before an arrival that gives back what this thread has read of shared memory: without it boxes may be written there
-// before loads that were issued earlier have read, as an arrival does not wait for them.
-__device__ inline void FenceReadsForBoxes() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // mbarrier: a phase ends when `count` arrivals and all announced bytes have come.
 __device__ inline void InitBarrier(uint32_t barrier, uint32_t count) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");

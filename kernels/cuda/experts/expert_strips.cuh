@@ -1,6 +1,7 @@
 #pragma once
 #include <cuda_bf16.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
@@ -153,10 +154,10 @@ __global__ void __launch_bounds__(kStripThreads, 3) ExpertStripKernel(const Stri
   for (uint32_t first = of.y; first < end;) {
     const uint32_t left = end - first;
     if (kGroups >= 4 && left > 16) {
-      StripOfPairs < kGroups<4 ? 1 : 4, kGated>(p, routed, expert, first, min(left, 32u), sums);
+      StripOfPairs<std::min(kGroups, 4), kGated>(p, routed, expert, first, min(left, 32u), sums);
       first += 32;
     } else if (kGroups >= 2 && left > 8) {
-      StripOfPairs < kGroups<2 ? 1 : 2, kGated>(p, routed, expert, first, min(left, 16u), sums);
+      StripOfPairs<std::min(kGroups, 2), kGated>(p, routed, expert, first, min(left, 16u), sums);
       first += 16;
     } else {
       StripOfPairs<1, kGated>(p, routed, expert, first, min(left, 8u), sums);

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/fence_reads.cuh"
 #include "kernels/cuda/matmul/matmul_fill.cuh"
 #include "kernels/cuda/matmul/matmul_fragments.cuh"
 #include "kernels/cuda/matmul/matmul_mma.cuh"

@@ -29,15 +29,6 @@ __device__ inline void PublishBarriers() {
 #endif
 }
 
-// Before a warp arrives to give back what it has read of shared memory, by each lane: without it the copy engine may
-// write there before loads that were issued earlier have read. An arrival does not wait for them, and passes them where
-// another kernel's loads hold up those of the multiprocessor.
-__device__ inline void FenceReadsForCopies() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
 // Whether the phase of that parity has ended; may wait for it a little.
 __device__ inline bool TryBarrier(uint32_t barrier, uint32_t parity) {
   uint32_t done;

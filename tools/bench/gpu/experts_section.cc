@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/scalar.h"
+#include "tools/bench/gpu/matmul_weights.h"
 #include "tools/bench/gpu/sections.h"
 
 namespace winnow {
@@ -22,13 +23,6 @@ std::string Name(const Shape& shape) {
   return absl::StrCat(shape.experts_per_token, " of ", shape.num_experts, " experts",
                       shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ",
                       shape.hidden_size, "x", shape.intermediate_size);
-}
-
-std::vector<uint16_t> RandomBf16(GpuContext& gpu, size_t count, float scale) {
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<uint16_t> values(count);
-  for (uint16_t& value : values) value = F32ToBf16(normal(gpu.random));
-  return values;
 }
 
 // What sums in f32 may be off by, of products whose magnitudes add up to this: each mma adds 16 products with the error
