@@ -12,9 +12,13 @@ bool Decodes(const Sequence& sequence) {
   return sequence.state == Sequence::State::kDecoding && sequence.failure.ok() && !sequence.cancelled;
 }
 
-// It has waited there, for longer than is known here, and lost what was computed: it does not begin at the end again.
-bool BeganElsewhere(const Sequence& sequence) {
-  return sequence.attach && !sequence.resumes;
+// What began on another rank has waited there, for longer than is known here, and does not begin at the end again:
+// least of all an answer of which the client has tokens and sees no more. Lower goes first.
+enum class Begun { kAnswerElsewhere, kElsewhere, kHere };
+
+Begun BegunOf(const Sequence& sequence) {
+  if (sequence.resumes || !(sequence.attach || sequence.repeats)) return Begun::kHere;
+  return sequence.generated.empty() ? Begun::kElsewhere : Begun::kAnswerElsewhere;
 }
 
 }  // namespace
@@ -36,7 +40,7 @@ bool Scheduler::Before(const Sequence& a, const Sequence& b, Time now) const {
   if (a_past != b_past) return a_past;
   if (a_past) return std::tie(a.waiting_since, a.arrival) < std::tie(b.waiting_since, b.arrival);
   if (a.priority != b.priority) return a.priority > b.priority;
-  if (BeganElsewhere(a) != BeganElsewhere(b)) return BeganElsewhere(a);
+  if (BegunOf(a) != BegunOf(b)) return BegunOf(a) < BegunOf(b);
   return a.arrival < b.arrival;
 }
 
@@ -181,7 +185,7 @@ Sequence* Scheduler::NextPrefill(Time now) const {
     if (a_past != b_past) return a_past;
     if (a_past) return a.last_chunk < b.last_chunk;
     if (a.priority != b.priority) return a.priority > b.priority;
-    if (BeganElsewhere(a) != BeganElsewhere(b)) return BeganElsewhere(a);
+    if (BegunOf(a) != BegunOf(b)) return BegunOf(a) < BegunOf(b);
     return std::tie(a.share_tag, a.arrival) < std::tie(b.share_tag, b.arrival);
   };
   for (const auto& sequence : running_) {

@@ -18,7 +18,8 @@ namespace winnow {
 
 // Which sequence does what next: host logic without I/O, and without a clock of its own (callers say what time it is).
 //
-// Admission takes the head of the waiting ones. Of one tenant's: by priority, then those begun elsewhere, then by age;
+// Admission takes the head of the waiting ones. Of one tenant's: by priority, then answers begun elsewhere, then
+// prompts begun elsewhere, then by age;
 // whoever has waited for `age_bound` goes before all others, the longest wait first. Of the tenants' first ones: by
 // priority, then that of the tenant that has been served least (FairShare); one past the age bound, of a tenant of
 // which none was admitted for as long, goes before all others. The head waits for its resources and nothing overtakes

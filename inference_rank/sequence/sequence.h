@@ -62,6 +62,7 @@ struct Sequence {
   std::vector<uint32_t> prompt;
   std::string tenant;  // who may share its prefix, and whose share of the rank it takes
   bool attach = false;
+  bool repeats = false;    // an attempt at it on another rank was lost
   bool hand_over = false;  // another rank decodes
   bool skips_prefix_cache = false;
   v1::SamplingParams sampling_params;

@@ -42,6 +42,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   sequence->prompt.assign(submit.prompt_token_ids().begin(), submit.prompt_token_ids().end());
   sequence->generated.assign(submit.generated_token_ids().begin(), submit.generated_token_ids().end());
   sequence->attach = submit.attach();
+  sequence->repeats = submit.repeats();
   sequence->hand_over = submit.hand_over();
   sequence->skips_prefix_cache = submit.skip_prefix_cache() || submit.has_prompt_top_logprobs();
   sequence->tenant = submit.tenant();

@@ -142,6 +142,7 @@ v1::DispatchRequest::Submit DispatchedRequest::MakeSubmit(bool attach, const Dis
   submit.mutable_prompt_token_ids()->Assign(request_.prompt_token_ids.begin(), request_.prompt_token_ids.end());
   submit.mutable_generated_token_ids()->Assign(journal_.ids().begin(), journal_.ids().end());
   submit.set_attach(attach);
+  submit.set_repeats(attempt_is_failover_);
   submit.set_tenant(request_.tenant);
   submit.set_tenant_weight(request_.tenant_weight);
   submit.set_priority(request_.priority);

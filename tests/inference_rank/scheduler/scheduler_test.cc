@@ -53,6 +53,28 @@ TEST(SchedulerTest, WhatBeganOnAnotherRankGoesBeforeWhatIsNewHere) {
   EXPECT_EQ(scheduler.Admit(kPlenty, kStart)->request_id, 2u) << "in their order";
 }
 
+// All that its first rank had computed was lost with it, so that it is opened anew.
+TEST(SchedulerTest, AnAnswerThatIsComputedAgainGoesBeforePromptsWithoutTokens) {
+  Scheduler scheduler({.max_running = 8}, kLayout);
+  scheduler.Enqueue(NewSequence(1, 10, 20), kStart);
+  auto prompt = NewSequence(2, 10, 20);
+  prompt->repeats = true;
+  scheduler.Enqueue(std::move(prompt), kStart);
+  auto answer = NewSequence(3, 10, 20);
+  answer->repeats = true;
+  answer->generated = {7};
+  scheduler.Enqueue(std::move(answer), kStart);
+  std::vector<uint64_t> order;
+  std::vector<Sequence*> admitted;
+  while (Sequence* const next = scheduler.Admit(kPlenty, kStart)) {
+    order.push_back(next->request_id);
+    admitted.push_back(next);
+    next->state = Sequence::State::kPrefilling;
+  }
+  EXPECT_EQ(order, (std::vector<uint64_t>{3, 2, 1}));
+  EXPECT_EQ(scheduler.NextPrefill(kStart), admitted[0]);
+}
+
 TEST(SchedulerTest, NothingOvertakesAHeadThatDoesNotFit) {
   Scheduler scheduler({.max_running = 8}, kLayout);
   scheduler.Enqueue(NewSequence(1, 5000, 6000), kStart);

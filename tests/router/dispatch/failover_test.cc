@@ -33,6 +33,8 @@ TEST_F(FailoverTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   first.Kill();
   const ScriptedRank::Submit again = second.AwaitSubmit(1);
   EXPECT_TRUE(again.attach());
+  EXPECT_FALSE(submit.repeats());
+  EXPECT_TRUE(again.repeats()) << "it does not wait behind new ones";
   EXPECT_EQ(again.sequence_id(), submit.sequence_id());
   EXPECT_NE(again.request_id(), submit.request_id());
   EXPECT_EQ(again.cache_ranks(0).SerializeAsString(), submit.cache_ranks(0).SerializeAsString());
