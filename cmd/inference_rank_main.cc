@@ -149,7 +149,8 @@ absl::Status Run(const InferenceProcessOptions& options, std::string options_yam
   registration.set_phases(PhasesOf(options.role));
   registration.set_decode_prefill_tokens(options.decode_prefill_tokens);
   registration.set_metrics_address(process->metrics_address());
-  memberships.push_back({std::move(registration), [&rank] { return rank.load(); }});
+  memberships.push_back({std::move(registration), [&rank] { return rank.load(); },
+                         [&rank](const std::vector<v1::Identity>& cache_ranks) { rank.NoteExpired(cache_ranks); }});
   process->Join(std::move(memberships));
 
   return process->WaitForStop();

@@ -238,6 +238,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
     };
     options.registration = std::move(memberships[i].registration);
     options.load = std::move(memberships[i].load);
+    options.on_expired = std::move(memberships[i].on_expired);
     options.on_refused = [this](const absl::Status& status) { Fail(status); };
     options.on_serving = [this, i](bool serving) {
       const std::lock_guard lock(mutex_);

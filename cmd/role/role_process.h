@@ -64,6 +64,8 @@ class RoleProcess {
   struct Membership {
     v1::RegisterRequest registration;
     std::function<v1::RankLoad()> load;
+    // See MembershipClient::Options.
+    std::function<void(const std::vector<v1::Identity>& cache_ranks)> on_expired = nullptr;
   };
   // Registers with the routers, those in the registry among them, and stays registered. While every membership stands,
   // the server's health is SERVING; the first time is reported as readiness. A refusal is a Fail, and so is it when a

@@ -31,7 +31,9 @@ HeartbeatStream::State HeartbeatStream::Wait(Clock::time_point until) {
   std::unique_lock lock(mutex_);
   changed_.wait_until(lock, until, [this] { return news_; });
   news_ = state_.ended;
-  return state_;
+  State state = state_;
+  state_.expired_cache_ranks.clear();
+  return state;
 }
 
 void HeartbeatStream::OnWriteDone(bool ok) {
@@ -51,6 +53,7 @@ void HeartbeatStream::OnReadDone(bool ok) {
       state_.ended = true;
     } else {
       if (response_.unknown()) state_.unknown = true;
+      state_.expired_cache_ranks.assign(response_.expired_cache_ranks().begin(), response_.expired_cache_ranks().end());
       if (!unanswered_.empty()) {
         if (!response_.unknown()) state_.answered = unanswered_.front();
         unanswered_.pop_front();

@@ -4,6 +4,7 @@
 #include <deque>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "grpcpp/client_context.h"
 #include "winnow/v1/membership.grpc.pb.h"
@@ -22,6 +23,8 @@ class HeartbeatStream final : private grpc::ClientBidiReactor<v1::HeartbeatReque
     bool unknown = false;  // the router does not know this incarnation
     // When, by the caller's words, the newest answered heartbeat was sent: the lease runs at least from then.
     std::optional<Clock::time_point> answered;
+    // By the answers since the last Wait: cache ranks that the router has given up for their silence.
+    std::vector<v1::Identity> expired_cache_ranks;
   };
 
   explicit HeartbeatStream(v1::MembershipService::Stub* stub);

@@ -146,6 +146,7 @@ bool MembershipClient::Session(const HostPort& router) {
       answered_ = *state.answered;
       if (RunningNow() < answered_ + lease_ / 2) SetServing(true);
     }
+    if (options_.on_expired && !state.expired_cache_ranks.empty()) options_.on_expired(state.expired_cache_ranks);
     if (state.unknown || state.ended) {
       spdlog::warn(state.unknown ? "the router has forgotten this rank: registering again"
                                  : "lost the router: registering again");

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
@@ -34,6 +35,8 @@ class MembershipClient {
     std::function<absl::Status(const HostPort& router, v1::RegisterRequest& registration)> localize;
     // Asked before each heartbeat, from the client's thread.
     std::function<v1::RankLoad()> load;
+    // If set, called from the client's thread with each answer that names cache ranks whose lease has run out.
+    std::function<void(const std::vector<v1::Identity>& cache_ranks)> on_expired = nullptr;
     // Called from the client's thread, true first, then alternating.
     std::function<void(bool serving)> on_serving;
     // Called from the client's thread, at most once, when the router refuses the registration for good (another model,

@@ -35,6 +35,9 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       links_(
           link_options, *transport_, [this](std::function<void()> work) { return RunOnEngine(std::move(work)); },
           [this] { transport_->Wake(); }),
+      watch_(transport_->capabilities().crosses_processes
+                 ? std::make_unique<LinkWatch>(links_, link_options.credentials)
+                 : nullptr),
       calls_{links_, layout_, options_.control_timeout,
              [this](std::vector<ShardLink> shards, uint64_t sequence_id, bool detach) {
                ReleaseShards(shards, sequence_id, detach);
@@ -86,6 +89,7 @@ void Engine::Stop() {
   stopping_ = true;
   transport_->Wake();
   thread_.join();
+  watch_.reset();
   openers_.reset();
   scheduler_.ForEach(
       [](Sequence& sequence) { sequence.Fail(absl::UnavailableError("the inference rank is stopping"), true); });
@@ -120,6 +124,10 @@ void Engine::Cancel(std::shared_ptr<EventSink> sink, uint64_t request_id) {
 void Engine::CancelAll(std::shared_ptr<EventSink> sink) {
   mailbox_.Put(
       [this, sink] { scheduler_.ForEach([&](Sequence& sequence) { sequence.cancelled |= sequence.sink == sink; }); });
+}
+
+void Engine::NoteExpired(std::span<const v1::Identity> cache_ranks) {
+  if (watch_ != nullptr) watch_->NoteExpired(cache_ranks);
 }
 
 bool Engine::RunOnEngine(std::function<void()> work) {
@@ -444,6 +452,9 @@ void Engine::UpdateGauges() {
     lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
     local_sequences += sequence.step_row >= 0;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
+    if (sequence.awaits_cache_ranks()) {
+      for (const ShardLink& shard : sequence.shards) shard.link->MarkAwaited();
+    }
     const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
     if (takes_steps) working_set_bytes += sequence.working_set_bytes();
   });

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 
 #include "common/base/kv_layout.h"
@@ -14,6 +15,7 @@
 #include "inference_rank/engine/mailbox.h"
 #include "inference_rank/engine/task_pool.h"
 #include "inference_rank/links/link_table.h"
+#include "inference_rank/links/link_watch.h"
 #include "inference_rank/memory/resident_prefixes.h"
 #include "inference_rank/memory/slot_pool.h"
 #include "inference_rank/metrics.h"
@@ -78,6 +80,8 @@ class Engine {
   void Submit(std::unique_ptr<Sequence> sequence);
   void Cancel(std::shared_ptr<EventSink> sink, uint64_t request_id);
   void CancelAll(std::shared_ptr<EventSink> sink);
+  // Cache ranks that a router has given up for their silence. Any thread.
+  void NoteExpired(std::span<const v1::Identity> cache_ranks);
 
  private:
   void Loop();
@@ -259,6 +263,7 @@ class Engine {
   std::unique_ptr<Transport> transport_;
   Mailbox mailbox_;
   LinkTable links_;
+  std::unique_ptr<LinkWatch> watch_;  // until Stop; null where cache ranks are of this process
   const ShardCalls calls_;
   std::unique_ptr<TaskPool> openers_;  // Open and Attach calls
   RetriedCalls releases_;              // apart, so that opens that wait for room cannot hold them up

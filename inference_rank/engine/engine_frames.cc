@@ -16,6 +16,7 @@ using State = Sequence::State;
 void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   CacheLink* link = links_.Find(channel);
   if (link == nullptr) return;
+  link->NoteHeard();
   const wire::FrameHeader& header = frame.header();
   switch (header.type) {
     case wire::FrameType::kDelta:

@@ -83,6 +83,7 @@ absl::Status Engine::AwaitLeaving(CacheLink& link) {
   while (link.channel()->sending()) {
     if (!link.alive()) return absl::UnavailableError("the cache rank is gone");
     if (SteadyClock::now() > give_up) return absl::DeadlineExceededError("the cache rank takes no frames");
+    link.MarkAwaited();
     transport_->Wait(std::chrono::microseconds(200), std::chrono::microseconds(200));
   }
   return link.channel()->failed();

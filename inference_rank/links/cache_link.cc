@@ -14,22 +14,6 @@ absl::Status FromCall(const grpc::Status& status, std::string_view call) {
   return Annotate(FromGrpc(status), call);
 }
 
-using CacheStub = v1::CacheService::StubInterface;
-
-// One call of a cache rank's service, whose name goes into errors.
-template <typename Response, typename Request>
-absl::StatusOr<Response> Ask(CacheStub& stub,
-                             grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&, Response*),
-                             const Request& request, std::chrono::milliseconds timeout, const char* name,
-                             const TraceContext* trace = nullptr) {
-  grpc::ClientContext context;
-  SetTimeout(context, timeout);
-  if (trace != nullptr) SetTrace(context, *trace);
-  Response response;
-  WINNOW_RETURN_IF_ERROR(FromCall((stub.*method)(&context, request, &response), name));
-  return response;
-}
-
 }  // namespace
 
 class ExchangeStream final : public grpc::ClientBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse> {
@@ -103,8 +87,43 @@ CacheLink::~CacheLink() {
   if (exchange_ != nullptr) exchange_->Stop();
 }
 
+template <typename Response, typename Request>
+absl::StatusOr<Response> CacheLink::Ask(grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&,
+                                                                          Response*),
+                                        const Request& request, std::chrono::milliseconds timeout, const char* name,
+                                        const TraceContext* trace) {
+  grpc::ClientContext context;
+  SetTimeout(context, timeout);
+  if (trace != nullptr) SetTrace(context, *trace);
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (!alive()) return absl::UnavailableError(absl::StrCat(name, ": the link to the cache rank has ended"));
+    calls_.insert(&context);
+    ++num_calls_;
+  }
+  Response response;
+  const grpc::Status status = (static_cast<CacheStub&>(*cache_stub_).*method)(&context, request, &response);
+  const bool has_answer = status.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED &&
+                          status.error_code() != grpc::StatusCode::UNAVAILABLE;
+  bool ended = false;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    calls_.erase(&context);
+    --num_calls_;
+    ended = status.error_code() == grpc::StatusCode::CANCELLED && !alive();
+  }
+  if (ended) return absl::UnavailableError(absl::StrCat(name, ": the link to the cache rank has ended"));
+  if (has_answer) NoteHeard();
+  WINNOW_RETURN_IF_ERROR(FromCall(status, name));
+  return response;
+}
+
 void CacheLink::MarkDead() {
-  if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+  {
+    const std::lock_guard lock(calls_mutex_);
+    if (!alive_.exchange(false, std::memory_order_acq_rel)) return;
+    for (grpc::ClientContext* const call : calls_) call->TryCancel();
+  }
   {
     const std::lock_guard lock(lane_mutex_);
     if (lane_ != nullptr) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
@@ -149,23 +168,22 @@ absl::StatusOr<LinkProtection> CacheLink::protection() const {
 
 absl::StatusOr<v1::OpenSequenceResponse> CacheLink::Open(const v1::OpenSequenceRequest& request,
                                                          std::chrono::milliseconds timeout, const TraceContext* trace) {
-  return Ask<v1::OpenSequenceResponse>(*cache_stub_, &CacheStub::OpenSequence, request, timeout, "OpenSequence", trace);
+  return Ask<v1::OpenSequenceResponse>(&CacheStub::OpenSequence, request, timeout, "OpenSequence", trace);
 }
 
 absl::StatusOr<v1::AttachSequenceResponse> CacheLink::Attach(const v1::AttachSequenceRequest& request,
                                                              std::chrono::milliseconds timeout,
                                                              const TraceContext* trace) {
-  return Ask<v1::AttachSequenceResponse>(*cache_stub_, &CacheStub::AttachSequence, request, timeout, "AttachSequence",
-                                         trace);
+  return Ask<v1::AttachSequenceResponse>(&CacheStub::AttachSequence, request, timeout, "AttachSequence", trace);
 }
 
 absl::StatusOr<v1::ForkSequenceResponse> CacheLink::Fork(const v1::ForkSequenceRequest& request,
                                                          std::chrono::milliseconds timeout, const TraceContext* trace) {
-  return Ask<v1::ForkSequenceResponse>(*cache_stub_, &CacheStub::ForkSequence, request, timeout, "ForkSequence", trace);
+  return Ask<v1::ForkSequenceResponse>(&CacheStub::ForkSequence, request, timeout, "ForkSequence", trace);
 }
 
 absl::Status CacheLink::PushPrefix(const v1::PushPrefixRequest& request, std::chrono::milliseconds timeout) {
-  return Ask<v1::PushPrefixResponse>(*cache_stub_, &CacheStub::PushPrefix, request, timeout, "PushPrefix").status();
+  return Ask<v1::PushPrefixResponse>(&CacheStub::PushPrefix, request, timeout, "PushPrefix").status();
 }
 
 }  // namespace winnow

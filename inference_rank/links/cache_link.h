@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <string>
 
@@ -25,7 +26,8 @@ class ExchangeStream;
 class LaneTeam;
 
 // One inference rank's link to one cache rank: the control calls (any thread, blocking) and the data-plane channel
-// (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks.
+// (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks. A cache rank
+// that is cut off without a word breaks nothing; who waits for it says so, for LinkWatch.
 class CacheLink {
  public:
   // `wake` is called, on any thread, when the link dies. The channel must be unconnected and outlived by its transport.
@@ -58,8 +60,16 @@ class CacheLink {
   // Engine thread.
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
   Channel* channel() const { return channel_.get(); }
-  // Any thread. Ends a decode step on the lane that waits for the peer.
+  // Any thread. Ends a decode step on the lane that waits for the peer, and calls that are under way.
   void MarkDead();
+
+  // Somebody cannot go on before something comes from the cache rank. To be said again while that lasts. Any thread.
+  void MarkAwaited() { awaited_.store(true, std::memory_order_relaxed); }
+  // Whether that was said since the last such question, or a call is under way.
+  bool TakeAwaited() { return awaited_.exchange(false, std::memory_order_relaxed) || num_calls_.load() > 0; }
+  // A frame has come, or an answer. Any thread.
+  void NoteHeard() { num_heard_.fetch_add(1, std::memory_order_relaxed); }
+  uint64_t num_heard() const { return num_heard_.load(std::memory_order_relaxed); }
   // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
   uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
   void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
@@ -76,6 +86,13 @@ class CacheLink {
 
  private:
   friend class ExchangeStream;
+  using CacheStub = v1::CacheService::StubInterface;
+
+  // One call of the cache rank's service, whose name goes into errors. The link's end ends it.
+  template <typename Response, typename Request>
+  absl::StatusOr<Response> Ask(grpc::Status (CacheStub::*method)(grpc::ClientContext*, const Request&, Response*),
+                               const Request& request, std::chrono::milliseconds timeout, const char* name,
+                               const TraceContext* trace = nullptr);
 
   // Constant after construction.
   const std::string address_;
@@ -98,8 +115,13 @@ class CacheLink {
   std::mutex lane_mutex_;
   std::shared_ptr<LaneTeam> lane_team_;
   LandingPlaces landings_;
+  std::mutex calls_mutex_;
+  std::set<grpc::ClientContext*> calls_;  // guarded by calls_mutex_: those under way
   // Any thread.
   std::atomic<bool> alive_{true};
+  std::atomic<bool> awaited_{false};
+  std::atomic<uint32_t> num_calls_{0};
+  std::atomic<uint64_t> num_heard_{0};
   std::atomic<uint64_t> next_call_{1};
 };
 

@@ -39,13 +39,38 @@ LinkTable::LinkTable(Options options, Transport& transport, RunOnEngine run_on_e
       wake_engine_(std::move(wake_engine)) {}
 
 absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Get(const v1::Identity& cache_rank, const KvShard& shard) {
-  std::lock_guard connecting(connect_mutex_);
+  const Key key{cache_rank.address(), cache_rank.incarnation()};
+  auto connecting = std::make_shared<Connecting>();
   {
-    std::lock_guard lock(mutex_);
-    const auto found = links_.find({cache_rank.address(), cache_rank.incarnation()});
-    if (found != links_.end() && found->second->alive()) return found->second;
+    std::unique_lock lock(mutex_);
+    while (true) {
+      const auto found = links_.find(key);
+      if (found != links_.end() && found->second->alive()) return found->second;
+      const auto [other, is_first] = connecting_.try_emplace(key, connecting);
+      if (is_first) break;
+      const std::shared_ptr<Connecting> awaited = other->second;
+      connected_.wait(lock, [&] { return awaited->done; });
+      if (!awaited->failure.ok()) return awaited->failure;
+    }
   }
-  return Connect(cache_rank, shard);
+  absl::StatusOr<std::shared_ptr<CacheLink>> link = Connect(cache_rank, shard);
+  {
+    const std::lock_guard lock(mutex_);
+    connecting->done = true;
+    connecting->failure = link.status();
+    connecting_.erase(key);
+  }
+  connected_.notify_all();
+  return link;
+}
+
+std::vector<std::shared_ptr<CacheLink>> LinkTable::Live() const {
+  std::vector<std::shared_ptr<CacheLink>> live;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [key, link] : links_) {
+    if (link->alive()) live.push_back(link);
+  }
+  return live;
 }
 
 absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity& cache_rank, const KvShard& shard) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -15,8 +16,9 @@
 
 namespace winnow {
 
-// The links to cache ranks, made on first use. Get is for control threads (it blocks while a link is made); the rest is
-// for the engine thread, which owns the channels.
+// The links to cache ranks, made on first use. Get is for control threads (it blocks while that link is made, and no
+// other one: a cache rank that is cut off holds up nobody who goes elsewhere); the rest is for the engine thread, which
+// owns the channels.
 class LinkTable {
  public:
   struct Options {
@@ -38,6 +40,8 @@ class LinkTable {
   // For a sequence of which the cache rank has `shard`: the link's lane carries that of the first one.
   absl::StatusOr<std::shared_ptr<CacheLink>> Get(const v1::Identity& cache_rank, const KvShard& shard);
 
+  // Those that have not ended. Any thread: the table keeps them until nobody else does.
+  std::vector<std::shared_ptr<CacheLink>> Live() const;
   // Engine thread: the link of a channel, or null.
   CacheLink* Find(const Channel& channel);
   // Engine thread: calls `visit` for each link that has died, then forgets it; it is destroyed once no sequence holds
@@ -61,10 +65,18 @@ class LinkTable {
   const RunOnEngine run_on_engine_;
   const std::function<void()> wake_engine_;
 
-  std::mutex connect_mutex_;  // held while a link is made: one at a time
+  using Key = std::pair<std::string, uint64_t>;  // of a cache rank: its address and incarnation
+  // A link that is being made. Who comes meanwhile waits for it, and shares its failure.
+  struct Connecting {
+    bool done = false;
+    absl::Status failure;
+  };
+
   mutable std::mutex mutex_;
-  // Guarded by mutex_. Keyed by address and incarnation.
-  std::map<std::pair<std::string, uint64_t>, std::shared_ptr<CacheLink>> links_;
+  std::condition_variable connected_;
+  // Guarded by mutex_.
+  std::map<Key, std::shared_ptr<CacheLink>> links_;
+  std::map<Key, std::shared_ptr<Connecting>> connecting_;
   std::vector<std::shared_ptr<CacheLink>> dead_;
   std::set<uint64_t> lanes_distrusted_;  // incarnations
   uint64_t retired_sent_bytes_ = 0;

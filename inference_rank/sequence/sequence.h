@@ -207,6 +207,19 @@ struct Sequence {
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;
   }
+  // It can do nothing before something of it comes from there.
+  bool awaits_cache_ranks() const {
+    switch (state) {
+      case State::kLoadingPrefix:
+      case State::kRefilling:
+      case State::kHandingOver:
+        return true;
+      case State::kDecoding:
+        return !held() && !ready_to_decode();
+      default:
+        return false;
+    }
+  }
   void Fail(absl::Status status, bool can_retry, bool lost = false) {
     if (!failure.ok()) return;
     failure = std::move(status);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,9 @@ class InferenceRank {
   void Start() { engine_->Start(); }
   void Stop() { engine_->Stop(); }
   std::vector<grpc::Service*> services() { return {service_.get()}; }
+
+  // Cache ranks that a router has given up for their silence. Any thread.
+  void NoteExpired(std::span<const v1::Identity> cache_ranks) { engine_->NoteExpired(cache_ranks); }
 
   const v1::Fingerprint& fingerprint() const { return fingerprint_; }
   v1::ModelLimits limits() const;

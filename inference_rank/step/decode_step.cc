@@ -196,6 +196,7 @@ void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std:
   while (!done()) {
     for (const LinkPlan& part : plans_.all()) {
       if (!part.link->alive()) Poison(part, absl::UnavailableError(kGone));
+      part.link->MarkAwaited();
     }
     if (done()) break;
     transport_.Wait(std::chrono::milliseconds(5), waits_.spin);

@@ -13,8 +13,9 @@ namespace winnow {
 // How long the data plane may take before a peer that is still connected counts as stuck, and how waits spend their
 // time.
 struct DataPlaneWaits {
-  std::chrono::milliseconds timeout{10000};  // the backstop; a dead peer is noticed by its Exchange stream
-  std::chrono::microseconds spin{2000};      // poll (yielding) this long before sleeping in the kernel
+  // The backstop: a dead peer is noticed by its Exchange stream, one that is cut off by LinkWatch.
+  std::chrono::milliseconds timeout{10000};
+  std::chrono::microseconds spin{2000};  // poll (yielding) this long before sleeping in the kernel
 };
 
 // Room for a frame on a link, waiting while the window is used up. UNAVAILABLE when the link dies, DEADLINE_EXCEEDED at
@@ -26,6 +27,7 @@ inline absl::StatusOr<SendBuffer> AwaitSendBuffer(Transport& transport, CacheLin
   const auto give_up = std::chrono::steady_clock::now() + waits.timeout;
   while (true) {
     if (!link.alive()) return absl::UnavailableError(absl::StrCat("cache rank ", link.peer().rank(), " is gone"));
+    link.MarkAwaited();
     transport.Wait(std::chrono::milliseconds(1), waits.spin);
     buffer = link.channel()->Allocate(bytes);
     if (buffer.ok() || buffer.status().code() != absl::StatusCode::kResourceExhausted) return buffer;

@@ -75,6 +75,7 @@ absl::StatusOr<PromptSender::Landing> PromptSender::AwaitLanding(const Sequence&
     if (std::chrono::steady_clock::now() > give_up) {
       return absl::DeadlineExceededError(absl::StrCat("cache rank ", link.peer().rank(), " takes no rows"));
     }
+    link.MarkAwaited();
     transport_.Wait(std::chrono::milliseconds(1), waits_.spin);
   }
 }

@@ -16,6 +16,9 @@ constexpr size_t kMaxFenced = 1024;
 // Enough for those whose requests are just being failed.
 constexpr size_t kMaxDied = 64;
 
+// Whoever waits for a rank has heard of its loss many times by then.
+constexpr std::chrono::seconds kExpiredIsNews{60};
+
 }  // namespace
 
 const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) const {
@@ -87,7 +90,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       entry.lease = options_.lease;
       const auto expired = expired_.find(name);
       if (expired != expired_.end()) {
-        if (expired->second.incarnation == identity.incarnation()) entry.lease = expired->second.next_lease;
+        if (expired->second.identity.incarnation() == identity.incarnation()) entry.lease = expired->second.next_lease;
         expired_.erase(expired);
       }
     }
@@ -142,11 +145,20 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
       Renew(entry);
       entry.stream = stream;
       if (changed) Changed();
+      if (request.identity().role() == v1::ROLE_INFERENCE_RANK) NameExpiredCacheRanks(response);
     }
     response.set_membership_version(version_);
   }
   if (changed) Notify();
   return response;
+}
+
+void Registry::NameExpiredCacheRanks(v1::HeartbeatResponse& response) const {
+  const auto now = clock_();
+  for (const auto& [name, expired] : expired_) {
+    if (name.first != v1::ROLE_CACHE_RANK || now - expired.when > kExpiredIsNews) continue;
+    *response.add_expired_cache_ranks() = expired.identity;
+  }
 }
 
 void Registry::Departed(const v1::Identity& identity, Departure why) const {
@@ -341,7 +353,7 @@ void Registry::ExpireLeases() {
         continue;
       }
       const v1::Identity& identity = entry.record.identity;
-      expired_[name] = {identity.incarnation(), std::min(2 * entry.lease, options_.max_lease)};
+      expired_[name] = {identity, std::min(2 * entry.lease, options_.max_lease), clock_()};
       gone.push_back(identity);
       next = entries_.erase(next);
     }

@@ -119,7 +119,8 @@ class Registry {
   // this one.
   absl::StatusOr<v1::RegisterResponse> Register(const v1::RegisterRequest& request);
 
-  // `stream` names the heartbeat stream that it came on (NewStream).
+  // `stream` names the heartbeat stream that it came on (NewStream). An inference rank is told which cache ranks have
+  // been silent for a whole lease.
   v1::HeartbeatResponse Heartbeat(StreamId stream, const v1::HeartbeatRequest& request);
   StreamId NewStream();
   // The rank whose latest heartbeat came on this stream is dead: a process that is killed closes its sockets at once.
@@ -182,8 +183,9 @@ class Registry {
   };
   // An incarnation whose lease has run out, and the lease that it gets if it comes back.
   struct Expired {
-    uint64_t incarnation = 0;
+    v1::Identity identity;
     std::chrono::milliseconds next_lease{};
+    std::chrono::steady_clock::time_point when;
   };
   using Name = std::pair<v1::Role, std::string>;
   using Entries = std::map<Name, Entry>;
@@ -191,6 +193,7 @@ class Registry {
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
+  void NameExpiredCacheRanks(v1::HeartbeatResponse& response) const;  // mutex_ held
   absl::Status CheckKnown(const std::string& rank) const;             // mutex_ held
   void HoldOrders(std::map<std::string, RankOrders> orders);          // mutex_ held
   absl::Status Order(const std::string& rank, const std::function<void(RankOrders&)>& change);

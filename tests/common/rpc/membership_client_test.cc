@@ -50,6 +50,7 @@ class FakeMembership final : public v1::MembershipService::Service {
         ++heartbeats;
         changed.notify_all();
         response.set_unknown(!known.contains(request.identity().incarnation()));
+        for (const std::string& rank : expired) response.add_expired_cache_ranks()->set_rank(rank);
       }
       stream->Write(response);
     }
@@ -81,6 +82,7 @@ class FakeMembership final : public v1::MembershipService::Service {
   int registrations = 0;  // of these, the ones that were accepted
   int heartbeats = 0;
   std::string metrics_address;  // of the latest registration
+  std::vector<std::string> expired;
   uint32_t last_running = 0;
   bool stream_ended_before_goodbye = false;
   std::set<uint64_t> known, left;
@@ -123,6 +125,28 @@ class MembershipClientTest : public testing::Test {
   std::vector<bool> serving_;
   absl::Status refused_;
 };
+
+TEST_F(MembershipClientTest, HearsOfCacheRanksWhoseLeaseHasRunOut) {
+  membership_.lease_ms = kLongLeaseMs;
+  MembershipClient::Options options = Options();
+  std::vector<std::string> heard;  // guarded by membership_.mutex
+  options.on_expired = [&](const std::vector<v1::Identity>& cache_ranks) {
+    const std::lock_guard lock(membership_.mutex);
+    for (const v1::Identity& rank : cache_ranks) heard.push_back(rank.rank());
+    membership_.changed.notify_all();
+  };
+  const MembershipClient client(std::move(options));
+  ASSERT_TRUE(membership_.Await([&] { return membership_.heartbeats >= 3; }));
+  {
+    const std::lock_guard lock(membership_.mutex);
+    EXPECT_TRUE(heard.empty());
+    membership_.expired = {"cache-3", "cache-5"};
+  }
+  ASSERT_TRUE(membership_.Await([&] { return heard.size() >= 4; })) << "with every answer";
+  const std::lock_guard lock(membership_.mutex);
+  EXPECT_EQ(std::vector(heard.begin(), heard.begin() + 4),
+            (std::vector<std::string>{"cache-3", "cache-5", "cache-3", "cache-5"}));
+}
 
 TEST_F(MembershipClientTest, RegistersBeatsWithItsLoadAndLeaves) {
   membership_.lease_ms = kLongLeaseMs;

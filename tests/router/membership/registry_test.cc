@@ -280,6 +280,31 @@ TEST_F(RegistryTest, AProcessThatComesBackAfterItsLeaseWasSlowAndGetsALongerOne)
   EXPECT_EQ(registry_.Register(Inference("inference-0", 2))->lease_ms(), 2000u);
 }
 
+TEST_F(RegistryTest, InferenceRanksAreToldWhichCacheRanksHaveBeenSilentForALease) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  ASSERT_TRUE(registry_.Register(Cache("cache-0", 7)).ok());
+  ASSERT_TRUE(registry_.Register(Cache("cache-1")).ok());
+  const auto expired = [&](const v1::RegisterRequest& told) {
+    std::vector<std::pair<std::string, uint64_t>> ranks;
+    const v1::HeartbeatResponse answer = registry_.Heartbeat(1, Beat(told));
+    for (const v1::Identity& rank : answer.expired_cache_ranks()) {
+      ranks.emplace_back(rank.rank(), rank.incarnation());
+    }
+    return ranks;
+  };
+  const std::vector<std::pair<std::string, uint64_t>> none, first{{"cache-0", 7}};
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(expired(Inference()), none);
+    registry_.Heartbeat(2, Beat(Cache("cache-1")));
+    Pass(milliseconds(900));
+  }
+  EXPECT_EQ(expired(Inference()), first);
+  EXPECT_EQ(expired(Inference()), first) << "with every answer";
+  EXPECT_EQ(expired(Cache("cache-1")), none) << "who waits for no cache rank";
+  ASSERT_TRUE(registry_.Register(Cache("cache-0", 7)).ok());
+  EXPECT_EQ(expired(Inference()), none) << "it is back";
+}
+
 TEST_F(RegistryTest, TheEndOfTheNewestHeartbeatStreamIsDeathAtOnce) {
   ASSERT_TRUE(registry_.Register(Inference()).ok());
   const auto first = registry_.NewStream();

@@ -32,13 +32,15 @@ void ServeAdmin(Services& services, AdminServiceImpl* admin) {
 }
 
 Memberships Join(const RankPlace& place, const v1::RegisterRequest& registration,
-                 const std::function<v1::RankLoad()>& load) {
+                 const std::function<v1::RankLoad()>& load,
+                 const std::function<void(const std::vector<v1::Identity>&)>& on_expired = nullptr) {
   Memberships memberships;
   for (const HostPort& router : place.routers) {
     MembershipClient::Options options;
     options.router = router;
     options.registration = registration;
     options.load = load;
+    options.on_expired = on_expired;
     options.on_refused = [name = place.name](const absl::Status& status) {
       Runtime::current()->Trace(name, absl::StrCat("is refused by a router: ", status.message()));
     };
@@ -95,7 +97,9 @@ InferenceProcess::InferenceProcess(Rpc* rpc, FrameNetwork* frames, const RankPla
   registration.mutable_limits()->set_max_budget_tokens(kUnlimitedBudget);
   registration.mutable_limits()->set_max_running(shape.max_running);
   registration.set_phases(shape.phases);
-  memberships_ = Join(place, registration, [this] { return Load(); });
+  memberships_ = Join(
+      place, registration, [this] { return Load(); },
+      [this](const std::vector<v1::Identity>& cache_ranks) { engine_->NoteExpired(cache_ranks); });
 }
 
 v1::RankLoad InferenceProcess::Load() const {

@@ -70,6 +70,8 @@ const Services* Rpc::Find(const Process* process) const {
 void Rpc::Cancel(grpc::ClientContext* context) {
   const auto found = streams.find(context);
   if (found != streams.end()) found->second->CancelByClient();
+  const auto call = calls_.find(context);
+  if (call != calls_.end()) call->second();
 }
 
 grpc::Status Rpc::Call(const std::string& address, grpc::ClientContext* context, const char* method,
@@ -115,12 +117,14 @@ grpc::Status Rpc::Call(const std::string& address, grpc::ClientContext* context,
     call->server = target;
     there->Send(target, [arrive, target] { arrive(target); });
   }
+  calls_[context] = [call] { call->Finish(grpc::Status(grpc::StatusCode::CANCELLED, "Cancelled"), ""); };
   while (!call->done) {
     if (!runtime.Block(until) && !call->done) {
       call->done = true;
       call->status = grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "Deadline Exceeded");
     }
   }
+  calls_.erase(context);
   if (call->status.ok()) response->ParseFromString(call->response);
   return call->status;
 }

@@ -72,6 +72,7 @@ class Rpc {
  private:
   static Rpc* current_;
   Network* const network_;
+  std::unordered_map<grpc::ClientContext*, std::function<void()>> calls_;  // what cancels each that is under way
   std::unordered_map<const Process*, std::unique_ptr<Services>> services_;
 };
 
