@@ -169,6 +169,14 @@ DispatchContext::GroupRole DispatchContext::JoinGroup(uint64_t group, uint32_t g
   return {};
 }
 
+void DispatchContext::MoveLeader(uint64_t group, uint64_t sequence_id, const Route& route) {
+  std::lock_guard lock(mutex_);
+  const auto it = groups_.find(group);
+  if (it == groups_.end() || !it->second.leader || it->second.leader->sequence_id != sequence_id) return;
+  it->second.leader->inference = KeyOf(route.inference);
+  it->second.leader->caches = KeysOf(route.caches);
+}
+
 uint64_t DispatchContext::NewSequenceId() {
   std::lock_guard lock(mutex_);
   uint64_t id = 0;

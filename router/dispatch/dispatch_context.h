@@ -54,6 +54,9 @@ class DispatchContext : public std::enable_shared_from_this<DispatchContext> {
   GroupRole JoinGroup(uint64_t group, uint32_t group_size, const Route& route, uint64_t sequence_id,
                       uint64_t previous_id);
 
+  // The sequence goes on at `route`. If it leads the group, that is where others fork it from now on.
+  void MoveLeader(uint64_t group, uint64_t sequence_id, const Route& route);
+
   uint64_t NewSequenceId();
   uint64_t NewAttemptId() { return next_attempt_id_.fetch_add(1); }
 

@@ -128,6 +128,7 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   std::vector<uint64_t> prefix_hashes_;  // from Begin on
   bool cached_prompt_known_ = false;
   size_t told_prompt_tokens_ = 1;  // with request_.prompt_top_logprobs; nothing stands before the first
+  bool is_fork_ = false;           // the sequence begins as a fork of another one
   bool submitted_ = false;         // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
   std::optional<v1::Identity> replica_;           // the cache rank that is to hold a copy of the sequence

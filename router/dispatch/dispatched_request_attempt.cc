@@ -31,8 +31,8 @@ void DispatchedRequest::StartAttempt() {
     if (attach) {
       need.caches = caches;
       if (prompt_stored_) need.work = Work::kDecode;
-    } else {
-      need.avoid_caches = caches;
+    } else if (!is_fork_ || !journal_.ids().empty()) {
+      need.avoid_caches = caches;  // what was to be forked, and was not yet, is not lost there
     }
   }
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);
@@ -54,8 +54,11 @@ void DispatchedRequest::StartAttempt() {
   if (!attach) {
     ReleaseHolder();
     role = RoleOf(std::exchange(sequence_id_, context_->NewSequenceId()));
+    is_fork_ = role.fork_of != 0;
     prompt_stored_ = false;
     attach_failures_ = 0;
+  } else {
+    context_->MoveLeader(request_.group, sequence_id_, *route_);
   }
   sequence_lost_ = false;
   Attempt(attach, role, need.work == Work::kPrefill && role.fork_of == 0 ? need.prompt_tokens : 0);

@@ -67,6 +67,37 @@ TEST_F(SampleGroupTest, TheFirstSampleOfAGroupLeadsAndTheOthersForkIt) {
   EXPECT_EQ(rank.AwaitSubmit(5).fork_sequence_id(), again.sequence_id());
 }
 
+// The prompt goes on elsewhere, with what its cache rank has of it. The other sample had no sequence there yet.
+TEST_F(SampleGroupTest, WhereTheRankOfAPromptIsLostTheOthersForkItWhereItGoesOn) {
+  ScriptedRank first("inference-0");
+  StartDispatcher({first.identity(), CacheRank("cache-0"), CacheRank("cache-1")});
+  Recorder recorders[2];
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (Recorder& recorder : recorders) {
+    TokenRequest request = Request();
+    request.group = 1;
+    request.group_size = 2;
+    streams.push_back(Start(request, &recorder));
+  }
+  const uint64_t leader = first.AwaitSubmit(1).sequence_id();
+  EXPECT_EQ(first.AwaitSubmit(2).fork_sequence_id(), leader);
+
+  ScriptedRank second("inference-1");
+  Join(second.identity());
+  first.Kill();
+  ScriptedRank::Submit of_other;
+  for (size_t i = 1; i <= 2; ++i) {
+    const ScriptedRank::Submit submit = second.AwaitSubmit(i);
+    EXPECT_TRUE(submit.attach());
+    if (submit.sequence_id() != leader) of_other = submit;
+  }
+  second.SendFailed(of_other.request_id(), /*retryable=*/true, /*sequence_lost=*/true);
+  const ScriptedRank::Submit again = second.AwaitSubmit(3);
+  EXPECT_FALSE(again.attach());
+  EXPECT_EQ(again.fork_sequence_id(), leader);
+  EXPECT_EQ(again.cache_ranks(0).rank(), of_other.cache_ranks(0).rank());
+}
+
 TEST_F(SampleGroupTest, AForkGoesToItsSourceOrIsOpenedWithItsTokens) {
   ScriptedRank a("inference-0");
   ScriptedRank b("inference-1");
