@@ -221,6 +221,7 @@ const Command kListRanksCommand = {
     .synopsis = "[--option=value ...]",
     .about =
         "States: serving; cordoned, which takes no new work; draining, which running requests leave as well;\n"
+        "failing, where nothing comes of requests, and which gets them only if no other rank can take them;\n"
         "unreachable; absent, which is not registered, though there are orders for it. `requests` are this\n"
         "router's (each has a table), `running` and `waiting` those of all routers, as of the rank's last heartbeat.\n",
     .environment = Environment::kRead,

@@ -71,6 +71,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> injected_tokens{0};    // prompt tokens computed in iterations that decoded, too
   std::atomic<uint64_t> max_inject_tokens{0};  // of the next iteration
   std::atomic<uint64_t> failed_sequences{0};
+  std::atomic<uint64_t> failing{0};  // 1: Engine::usable is an error
   std::atomic<uint64_t> fenced_sequences{0};
   std::atomic<uint64_t> handed_over_sequences{0};
   std::atomic<uint64_t> held_requests{0};     // resumable ones that nobody listens to, or that have ended

@@ -81,7 +81,8 @@ void WriteMembershipMetrics(const MembershipSnapshot& snapshot, FamilyWriter& wr
   writer.Gauge("winnow_router_ranks", help, cache, {{"kind", "cache"}});
   for (const auto& [key, ranks] : by_state) {
     writer.Gauge("winnow_router_ranks_by_state",
-                 "Ranks that are registered: serving, cordoned or draining by an operator's order, or unreachable.",
+                 "Ranks that are registered: serving, cordoned or draining by an operator's order, failing whatever "
+                 "they are asked for, or unreachable.",
                  ranks, {{"kind", key.first ? "cache" : "inference"}, {"state", std::string(key.second)}});
   }
   const char* kv_bytes = "Memory for KV on the cache ranks that take work, as of their last heartbeats.";

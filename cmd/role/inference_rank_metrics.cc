@@ -105,6 +105,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   sequences("failed", metrics.failed_sequences);
   sequences("fenced", metrics.fenced_sequences);
   sequences("handed-over", metrics.handed_over_sequences);
+  gauge("winnow_rank_failing",
+        "1 while every attempt at a request fails on the rank, which is NOT_SERVING then; else 0.", metrics.failing);
   gauge("winnow_held_requests",
         "Resumable requests that nobody listens to, or that have ended, and that may still be resumed.",
         metrics.held_requests);

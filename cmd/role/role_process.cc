@@ -117,6 +117,7 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
                                 RouterAnswers router) {
   start_ = nullptr;
   ready_ = std::move(router.ready);
+  load_ = load;
   v1::GetServerInfoResponse info;
   *info.mutable_identity() = identity_;
   *info.mutable_fingerprint() = fingerprint;
@@ -132,7 +133,9 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   // A router's requests may rightly wait for long, for ranks and for prompts to be computed.
   const bool computes = identity_.role() != v1::ROLE_ROUTER;
   probes.live = [this, load, computes] {
-    return computes ? liveness_.Observe(load(), Liveness::Clock::now()) : absl::OkStatus();
+    if (!computes) return absl::OkStatus();
+    WINNOW_RETURN_IF_ERROR(Usable());
+    return liveness_.Observe(load(), Liveness::Clock::now());
   };
   admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines), credentials_);
   services.push_back(Named<v1::AdminService>(admin_.get()));
@@ -145,7 +148,19 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   return absl::OkStatus();
 }
 
+absl::Status RoleProcess::Usable() const {
+  const std::string why = load_ ? load_().failing() : "";
+  return why.empty() ? absl::OkStatus() : absl::UnavailableError(why);
+}
+
+void RoleProcess::ShowHealth() {
+  const bool stands = !standing_.empty() && std::find(standing_.begin(), standing_.end(), false) == standing_.end();
+  const bool serving = stands && usable_ && !stopped_serving_;
+  if (std::exchange(serving_, serving) != serving && server_ != nullptr) server_->SetServing(serving);
+}
+
 absl::Status RoleProcess::Ready() {
+  WINNOW_RETURN_IF_ERROR(Usable());
   {
     const std::lock_guard lock(mutex_);
     if (stopped_serving_) return absl::UnavailableError("the process is stopping");
@@ -243,9 +258,8 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
     options.on_serving = [this, i](bool serving) {
       const std::lock_guard lock(mutex_);
       standing_[i] = serving;
-      const bool all = std::find(standing_.begin(), standing_.end(), false) == standing_.end();
-      server_->SetServing(all && !stopped_serving_);
-      if (all) report_.Ready();
+      ShowHealth();
+      if (std::find(standing_.begin(), standing_.end(), false) == standing_.end()) report_.Ready();
     };
     memberships_.push_back(std::make_unique<RouterMemberships>(join_.Routers(), std::move(options)));
   }
@@ -255,6 +269,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
 void RoleProcess::StopServing() {
   const std::lock_guard lock(mutex_);
   stopped_serving_ = true;
+  serving_ = false;
   if (server_ != nullptr) server_->SetServing(false);
 }
 
@@ -267,6 +282,15 @@ absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
   int signal_number = 0;
   while (signal_number == 0) {
     if (tick) tick();
+    {
+      const absl::Status usable = Usable();
+      const std::lock_guard lock(mutex_);
+      if (std::exchange(usable_, usable.ok()) != usable.ok()) {
+        if (!usable.ok()) spdlog::error("of no use, and not serving: {}", std::string(usable.message()));
+        if (usable.ok()) spdlog::info("of use again");
+        ShowHealth();
+      }
+    }
     signal_number = StopSignalWithin(std::chrono::milliseconds(100));
   }
   const std::lock_guard lock(mutex_);

@@ -68,7 +68,8 @@ class RoleProcess {
     std::function<void(const std::vector<v1::Identity>& cache_ranks)> on_expired = nullptr;
   };
   // Registers with the routers, those in the registry among them, and stays registered. While every membership stands,
-  // the server's health is SERVING; the first time is reported as readiness. A refusal is a Fail, and so is it when a
+  // the server's health is SERVING, unless nothing comes of what it is asked for (RankLoad.failing); the first time is
+  // reported as readiness. A refusal is a Fail, and so is it when a
   // later start of the process has taken its place in the registry.
   void Join(std::vector<Membership> memberships);
   // Of a router: lets ranks find it in the registry, where there is one.
@@ -94,6 +95,10 @@ class RoleProcess {
  private:
   RoleProcess(const char* role_name, const ProcessOptions& options, std::string options_yaml, JoinOptions join);
   absl::Status Ready();
+  // Why the process is of no use by its own words; OK: it is not.
+  absl::Status Usable() const;
+  // Health as the memberships and Usable have it. mutex_ held.
+  void ShowHealth();
   // Completes a registration with the addresses at which the router reaches this process.
   absl::Status Localize(const HostPort& router, v1::RegisterRequest& registration) const;
   using RecordMaker = std::function<absl::StatusOr<RegistryRecord>(const HostPort& endpoint)>;
@@ -115,6 +120,7 @@ class RoleProcess {
   std::unique_ptr<AdminServiceImpl> admin_;
   std::unique_ptr<RpcServer> server_;
   std::function<absl::Status()> ready_;
+  std::function<v1::RankLoad()> load_;
   Liveness liveness_;
   std::unique_ptr<ProcessHttp> http_;
 
@@ -123,6 +129,8 @@ class RoleProcess {
   absl::Status failure_;
   std::vector<bool> standing_;  // by membership
   bool stopped_serving_ = false;
+  bool serving_ = false;
+  bool usable_ = true;
 
   std::vector<std::unique_ptr<RouterMemberships>> memberships_;     // their threads use what is above
   std::unique_ptr<RegistryPresence> presence_;                      // its thread uses the memberships

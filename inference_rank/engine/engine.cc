@@ -422,6 +422,9 @@ void Engine::Retire(std::unique_ptr<Sequence> sequence) {
     event.mutable_failed()->set_retryable(sequence->retryable);
     event.mutable_failed()->set_sequence_lost(sequence->sequence_lost);
     ++metrics_.failed_sequences;
+    // Where the sequence is gone, or another attempt has it, that is no fault of this rank.
+    const bool is_ours = sequence->retryable && !sequence->sequence_lost && !absl::IsAborted(sequence->failure);
+    if (is_ours && !stopping_) failures_.Failed(sequence->failure, SteadyClock::now());
     sequence->sink->Send(std::move(event));
   }
   std::erase_if(reopen_, [&](const Reopen& entry) { return entry.sequence == sequence.get(); });
@@ -458,6 +461,7 @@ void Engine::UpdateGauges() {
     const bool takes_steps = sequence.state == State::kDecoding && !sequence.parked_since.has_value();
     if (takes_steps) working_set_bytes += sequence.working_set_bytes();
   });
+  metrics_.failing = usable().ok() ? 0 : 1;
   metrics_.parked_sequences = scheduler_.num_parked();
   metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();

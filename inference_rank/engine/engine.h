@@ -12,6 +12,7 @@
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "common/rpc/retried_calls.h"
+#include "inference_rank/engine/failure_run.h"
 #include "inference_rank/engine/mailbox.h"
 #include "inference_rank/engine/task_pool.h"
 #include "inference_rank/links/link_table.h"
@@ -82,6 +83,8 @@ class Engine {
   void CancelAll(std::shared_ptr<EventSink> sink);
   // Cache ranks that a router has given up for their silence. Any thread.
   void NoteExpired(std::span<const v1::Identity> cache_ranks);
+  // UNAVAILABLE where nothing comes of what it is asked for any more. Any thread.
+  absl::Status usable() const { return failures_.At(std::chrono::steady_clock::now()); }
 
  private:
   void Loop();
@@ -260,6 +263,7 @@ class Engine {
   InferenceRankMetrics& metrics_;
 
   // Own synchronisation.
+  FailureRun failures_;
   std::unique_ptr<Transport> transport_;
   Mailbox mailbox_;
   LinkTable links_;

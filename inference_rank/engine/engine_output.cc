@@ -72,6 +72,7 @@ void Engine::TakeToken(Sequence& sequence, std::optional<uint32_t> drawn, std::s
   sequence.filter->Observe(id);
   sequence.generated.push_back(id);
   ++metrics_.generation_tokens;
+  failures_.Succeeded();
 
   v1::Token token;
   token.set_id(id);

@@ -163,6 +163,7 @@ v1::RankLoad InferenceRank::load() const {
   load.set_free_bytes((metrics_->slot_pages_total - metrics_->slot_pages_used) * page_bytes);
   load.set_progress_count(metrics_->progress);
   load.set_queued_prompt_tokens(metrics_->queued_prompt_tokens);
+  load.set_failing(std::string(engine_->usable().message()));
   return load;
 }
 

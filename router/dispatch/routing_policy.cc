@@ -198,7 +198,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   for (const RankRecord* inference : inference_ranks) {
     if (need.needs_seat && !HasSeat(*inference, assigned)) continue;
     RoutePreference preference{false,
-                               Contains(need.failing_inference, KeyOf(inference->identity)),
+                               inference->fails() || Contains(need.failing_inference, KeyOf(inference->identity)),
                                Misplacement(*inference, need),
                                PreferenceOf(*inference, assigned, need, by_prompt_tokens),
                                {}};

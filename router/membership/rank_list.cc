@@ -25,7 +25,8 @@ Json Describe(const RegistryPresence::State& registry) {
 const char* StateOf(const RankRecord& record) {
   if (record.suspect) return "unreachable";
   if (record.drains()) return "draining";
-  return record.takes_work() ? "serving" : "cordoned";
+  if (!record.takes_work()) return "cordoned";
+  return record.fails() ? "failing" : "serving";
 }
 
 std::string RankListJson(const MembershipSnapshot& snapshot, const std::vector<Reachability::Unreachable>& unreachable,
@@ -35,6 +36,7 @@ std::string RankListJson(const MembershipSnapshot& snapshot, const std::vector<R
     Json rank = Describe(record.identity);
     rank["metrics"] = record.metrics_address;
     rank["state"] = StateOf(record);
+    if (record.fails()) rank["reason"] = record.load.failing();
     if (!record.hosted_by_rank.empty()) rank["hosted_by"] = record.hosted_by_rank;
     if (!record.unreached.empty()) {
       rank["does_not_reach"] = Json::array();

@@ -139,7 +139,8 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
     } else {
       Entry& entry = it->second;
       const bool still_suspect = entry.record.suspect && options_.reachability_is_checked;
-      changed = entry.record.suspect != still_suspect || entry.record.load.draining() != request.load().draining();
+      changed = entry.record.suspect != still_suspect || entry.record.load.draining() != request.load().draining() ||
+                entry.record.fails() != !request.load().failing().empty();
       entry.record.suspect = still_suspect;
       entry.record.load = request.load();
       Renew(entry);

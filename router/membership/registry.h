@@ -73,6 +73,8 @@ struct RankRecord {
 
   // Requests that can go on elsewhere are to leave it.
   bool drains() const { return load.draining() || orders.duty == RankDuty::kDrain; }
+  // Nothing comes of what it is asked for: it gets work where no other rank can take it.
+  bool fails() const { return !load.failing().empty(); }
   bool takes_work() const { return !suspect && !drains() && orders.duty == RankDuty::kServe; }
 };
 

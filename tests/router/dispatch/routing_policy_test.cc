@@ -39,6 +39,10 @@ RankRecord Draining(RankRecord record) {
   record.load.set_draining(true);
   return record;
 }
+RankRecord Failing(RankRecord record) {
+  record.load.set_failing("no link opens");
+  return record;
+}
 RankRecord Cordoned(RankRecord record) {
   record.orders.duty = RankDuty::kCordoned;
   return record;
@@ -332,6 +336,12 @@ INSTANTIATE_TEST_SUITE_P(
              {},
              {.prefer_inference = Key("i0"), .avoid_inference = Key("i1"), .failing_inference = {Key("i0")}},
              "i1 c0"},
+        Case{"LeavesARankAloneThatSaysThatNothingComesOfWhatItIsAskedFor",
+             {Failing(Inference("i0")), Inference("i1", 9u), Cache("c0")},
+             {},
+             {.prefer_inference = Key("i0"), .avoid_inference = Key("i1")},
+             "i1 c0"},
+        Case{"OneThatSaysSoIsBetterThanNone", {Failing(Inference("i0")), Cache("c0")}, {}, {}, "i0 c0"},
         Case{"AFailingRankIsBetterThanNone",
              {Inference("i0"), Cache("c0")},
              {},

@@ -35,6 +35,16 @@ TEST(RankList, SaysWhoServesAndWhyOthersDoNot) {
             R"("state":"not registered","reason":"cannot reach cache-2"}]})");
 }
 
+TEST(RankList, SaysWhatFailsOnARankOfWhichNothingComes) {
+  RankRecord failing;
+  failing.identity = Identity(v1::ROLE_INFERENCE_RANK, "inference-0", 0xab);
+  failing.load.set_failing("no link opens");
+  const std::string list = RankListJson({.version = 7, .ranks = {failing}}, {});
+  EXPECT_NE(list.find(R"("state":"failing","reason":"no link opens")"), std::string::npos) << list;
+  failing.orders.duty = RankDuty::kCordoned;
+  EXPECT_STREQ(StateOf(failing), "cordoned") << "what was ordered comes first";
+}
+
 TEST(RankList, SaysHowTheRouterStandsWithTheRegistry) {
   const RegistryPresence::State away{
       .connected = false, .away_seconds = 2.5, .lost_leases = 0, .routers = {{"10.0.0.1", 8001}, {"10.0.0.2", 8001}}};

@@ -381,13 +381,18 @@ TEST_F(RegistryTest, SubscribersAreToldOfChangesAndOnlyOfChanges) {
   registry_.Heartbeat(1, Beat(Inference(), 3));        // load only
   registry_.Heartbeat(1, Beat(Inference(), 3, true));  // draining
   registry_.Heartbeat(1, Beat(Inference(), 3, true));
+  v1::HeartbeatRequest failing = Beat(Inference(), 3, true);
+  failing.mutable_load()->set_failing("nothing comes to anything");
+  registry_.Heartbeat(1, failing);
+  failing.mutable_load()->set_failing("nor does it now");
+  registry_.Heartbeat(1, failing);
   registry_.StreamEnded(1);
   registry_.StreamEnded(1);
   registry_.ExpireLeases();
-  EXPECT_EQ(sizes, (std::vector<size_t>{1, 2, 2, 1}));
+  EXPECT_EQ(sizes, (std::vector<size_t>{1, 2, 2, 2, 1}));
   subscription.reset();
   registry_.Leave(Cache().identity());
-  EXPECT_EQ(sizes.size(), 4u);
+  EXPECT_EQ(sizes.size(), 5u);
 }
 
 TEST_F(RegistryTest, OrdersHoldForEveryStartOfARank) {
