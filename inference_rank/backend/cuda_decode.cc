@@ -27,13 +27,17 @@ void MergeHead(const float* o, float lse, const float* partial_o, float partial_
 }  // namespace
 
 size_t CudaForward::AttentionScratchBytes() const {
+  // Scratch may depend on the number of rows in any way, and on the length of lists as far as they are short.
+  std::vector<uint32_t> counts = {options_.max_list_rows};
+  for (uint32_t count = 128; count <= std::min(2048u, options_.max_list_rows); count += 128) counts.push_back(count);
   size_t bytes = 0;
   for (const bool per_query_head : {false, true}) {
-    // Scratch may depend on the number of rows in any way.
     for (int rows = 1; rows <= kMaxDecodeRows; ++rows) {
-      const cuda::DecodeAttentionParams params =
-          AttentionParams({.num_rows = rows, .per_query_head = per_query_head, .max_count = options_.max_list_rows});
-      bytes = std::max(bytes, table_.attention->decode_attention_scratch_bytes(params));
+      for (const uint32_t count : counts) {
+        const cuda::DecodeAttentionParams params =
+            AttentionParams({.num_rows = rows, .per_query_head = per_query_head, .max_count = count});
+        bytes = std::max(bytes, table_.attention->decode_attention_scratch_bytes(params));
+      }
     }
   }
   return bytes;
@@ -54,13 +58,14 @@ cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run
           .scratch = attention_scratch_};
 }
 
-void CudaForward::LaunchRuns(const DecodeStage& stage, bool to_f32) {
+void CudaForward::LaunchRuns(const DecodeStage& stage, int layer, bool to_f32) {
   device_->CopyAsync(lists_, stage.lists, stage.runs->num_lists() * sizeof(cuda::AttentionList), stream_);
   device_->CopyAsync(selected_, stage.selected, stage.runs->num_selected() * sizeof(uint32_t), stream_);
   for (const AttentionRun& run : stage.runs->runs()) {
     const size_t first = static_cast<size_t>(run.first_row) * config_.q_features();
     cuda::DecodeAttentionParams params = AttentionParams(run);
     params.q = layers_->q() + first;
+    params.sinks = layers_->weights().layer(layer).sinks;
     params.out_dtype = to_f32 ? Dtype::kF32 : Dtype::kBf16;
     params.out = to_f32 ? static_cast<void*>(attention_f32_ + first)
                         : static_cast<void*>(static_cast<uint16_t*>(layers_->attention()) + first);
@@ -69,10 +74,10 @@ void CudaForward::LaunchRuns(const DecodeStage& stage, bool to_f32) {
   }
 }
 
-bool CudaForward::Attend(DecodeStage& stage, int num_rows) {
+bool CudaForward::Attend(DecodeStage& stage, int layer, int num_rows) {
   stage.runs->Begin(slot_lists_, num_rows);
   while (stage.runs->NextPack()) {
-    LaunchRuns(stage, /*to_f32=*/false);
+    LaunchRuns(stage, layer, /*to_f32=*/false);
     // The next pack is written where this one lies.
     if (!stage.runs->done() && !Wait("attention of a part of the rows")) return false;
   }
@@ -80,18 +85,21 @@ bool CudaForward::Attend(DecodeStage& stage, int num_rows) {
 }
 
 // Once more, with what merging needs: only where something is to be merged.
-bool CudaForward::AttendF32(DecodeStage& stage, int num_rows) {
+bool CudaForward::AttendF32(DecodeStage& stage, int layer, int num_rows) {
   stage.runs->Begin(slot_lists_, num_rows);
-  while (Wait("attention of corrected rows") && stage.runs->NextPack()) LaunchRuns(stage, /*to_f32=*/true);
+  while (Wait("attention of corrected rows") && stage.runs->NextPack()) {
+    LaunchRuns(stage, layer, /*to_f32=*/true);
+  }
   const size_t floats = static_cast<size_t>(num_rows) * config_.q_features();
   device_->CopyAsync(host_attention_, attention_f32_, floats * sizeof(float), stream_);
   device_->CopyAsync(host_lse_, lse_, static_cast<size_t>(num_rows) * config_.num_query_heads * sizeof(float), stream_);
   return Wait("attention of corrected rows");
 }
 
-bool CudaForward::CorrectByPartials(DecodeStage& stage, int num_rows, std::span<const PartialAttention> partials) {
+bool CudaForward::CorrectByPartials(DecodeStage& stage, int layer, int num_rows,
+                                    std::span<const PartialAttention> partials) {
   if (partials.empty()) return status_.ok();
-  if (!AttendF32(stage, num_rows)) return false;
+  if (!AttendF32(stage, layer, num_rows)) return false;
   const int group = config_.group_size(), head_dim = config_.head_dim;
   for (const PartialAttention& partial : partials) {
     const int head = partial.kv_head - kv_heads().first;
@@ -159,10 +167,12 @@ bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
   DecodeStage& stage = decode_stages_[layer % 2];
   slot_lists_.Clear();
   kv.AwaitSlots(layer, slot_lists_);
+  // A list is in the order of positions, and has those of the window (common/selection/window_layers.h).
+  if (config_.window(layer) > 0) slot_lists_.KeepNewest(config_.window(layer));
   At("attention", layer);
   mover_->Flush();
-  if (!Attend(stage, num_rows)) return false;
-  if (!may_run_ahead_ && !CorrectByPartials(stage, num_rows, kv.AwaitPartials(layer))) return false;
+  if (!Attend(stage, layer, num_rows)) return false;
+  if (!may_run_ahead_ && !CorrectByPartials(stage, layer, num_rows, kv.AwaitPartials(layer))) return false;
   layers_->OutputAndMlp(stream_, DevicePhase::kDecode, layer, num_rows, sums_.get());
   if (layer + 1 < config_.num_layers) EnqueueProjections(layer + 1, num_rows, kv);
   return true;

@@ -41,8 +41,9 @@ CudaForward::CudaForward(const cuda::CudaTable& table, cuda::Device* device, con
       shard_(shard),
       stages_(stages),
       options_(options),
-      rope_(ComputeRope(config.rope, config.head_dim)),
-      scale_(1.0f / std::sqrt(static_cast<float>(config.head_dim))) {}
+      rope_(RopeOfHeads(config, config.rope)),
+      scale_(config.attention_scale > 0 ? config.attention_scale
+                                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim))) {}
 
 size_t CudaForward::CarveDevice(void* region) {
   const size_t chunk = options_.max_prefill_tokens, rows = std::max<size_t>(chunk, kMaxDecodeRows);

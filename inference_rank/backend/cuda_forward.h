@@ -108,10 +108,10 @@ class CudaForward final : public Forward {
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
   bool PublishLayer(int layer, DecodeKv& kv);
   bool AttendLayer(int layer, int num_rows, DecodeKv& kv);
-  bool Attend(DecodeStage& stage, int num_rows);
-  bool AttendF32(DecodeStage& stage, int num_rows);
-  void LaunchRuns(const DecodeStage& stage, bool to_f32);
-  bool CorrectByPartials(DecodeStage& stage, int num_rows, std::span<const PartialAttention> partials);
+  bool Attend(DecodeStage& stage, int layer, int num_rows);
+  bool AttendF32(DecodeStage& stage, int layer, int num_rows);
+  void LaunchRuns(const DecodeStage& stage, int layer, bool to_f32);
+  bool CorrectByPartials(DecodeStage& stage, int layer, int num_rows, std::span<const PartialAttention> partials);
   void UploadPlaces(int num_rows, const DecodeKv& kv);
   // Draws the tokens that were planned and fetches the logits of the other rows.
   std::span<float> TakeLogits(int num_rows);

@@ -25,12 +25,19 @@ bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
   return options.selects_in_place.value_or(!options.offers_lanes || num_gpus_there < 2);
 }
 
+// As a cache rank's GPU projects queries from a residual.
+bool ProjectsHeadsAlone(const ModelConfig& config) {
+  return config.norms != NormPlacement::kAfter && !config.qk_norm_projection && config.rotary_dim == config.head_dim;
+}
+
 LocalSelection::Shape InPlaceShape(const BackendOptions& options) {
   return {.layout = options.needs.layout,
           .max_rows = DecodeRows(options),
           .hidden_size = static_cast<int>(options.config->hidden_size),
           .max_context_tokens = options.max_context_tokens,
-          .selection = options.needs.selection};
+          .selection = options.needs.selection,
+          .windows = options.config->windows,
+          .projects_heads_alone = ProjectsHeadsAlone(*options.config)};
 }
 
 // What rows that are selected where they are computed take beside their slots.
@@ -46,6 +53,10 @@ absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const M
   if (!peers.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the inference rank's GPUs add up through host memory: ", peers.message()));
+  }
+  if (!config.windows.empty()) return absl::FailedPreconditionError("lanes carry no layers with sliding windows");
+  if (!ProjectsHeadsAlone(config) || config.head_dim < 64) {
+    return absl::FailedPreconditionError("lanes carry no layers of this kind");
   }
   if (num_gpus > 1 && !options.needs.selection.head_budgets.empty()) {
     return absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");

@@ -52,7 +52,7 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
   piece_ready_[piece.stage]->Record(copy_stream_);
   // Nothing reads the last layer's output but the logits of the last token.
   if (!piece.last && is_last_layer) return;
-  layers_->AttendChunk(stream_, num_tokens,
+  layers_->AttendChunk(stream_, layer, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = piece.first_position});
   layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get(), norms_ahead && !is_last_layer);
 }

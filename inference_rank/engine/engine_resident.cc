@@ -16,9 +16,12 @@ namespace {
 using State = Sequence::State;
 
 // Tokens whose rows the same prompt has in another request, to the bit. The prompt's last position goes through the
-// last layer alone, and is computed again by whoever goes on behind it.
+// last layer alone, and is computed again by whoever goes on behind it. Of streaming heads cache ranks keep the newest
+// rows, so that a sequence that was preempted may have no others.
 uint32_t SharedTokens(const Sequence& sequence) {
-  return sequence.prompt_tokens() - 1;
+  const std::vector<uint32_t>& budgets = sequence.spec.head_budgets;
+  const bool streams = std::find(budgets.begin(), budgets.end(), 0u) != budgets.end();
+  return streams && !IsDense(sequence.spec) ? 0 : sequence.prompt_tokens() - 1;
 }
 
 std::vector<uint32_t> TokensBelow(const Sequence& sequence, uint32_t end) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -20,6 +21,7 @@ namespace {
 constexpr uint32_t kLeastMaxBudget = 2048;   // requests may ask for so much whatever the rank was started with
 constexpr uint32_t kMostBudget = 6144;       // selecting more takes more shared memory than a block has
 constexpr uint32_t kMostRowsAround = 1024;   // sinks and recent window
+constexpr int kLeastHeadDim = 64;            // of kernels that select
 constexpr uint32_t kLeastBucketKeys = 4096;  // of graphs, by the number of keys that their grids cover
 
 // Bits of DecodeVariant::key, from the lowest: kinds, kinds that score no row whole, then these.
@@ -46,15 +48,29 @@ SelectionSpec AsServed(SelectionSpec spec, uint32_t max_context_tokens) {
   return spec;
 }
 
+bool HasWindow(const LocalSelection::Shape& shape, int layer) {
+  return !shape.windows.empty() && shape.windows[static_cast<size_t>(layer)] > 0;
+}
+
+// Heads of layers with a sliding window stream (common/selection/window_layers.h): of what is selected, which is never
+// there, they keep the specification from nothing.
+SelectionSpec WithoutWindows(SelectionSpec spec, const LocalSelection::Shape& shape) {
+  for (size_t list = 0; list < spec.head_budgets.size(); ++list) {
+    if (HasWindow(shape, static_cast<int>(list) / shape.layout.num_kv_heads)) spec.head_budgets[list] = 1;
+  }
+  return spec;
+}
+
 bool HasWholePages(const SelectionSpec& spec) {
   return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
 }
 
 DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
   const ModelConfig& config = weights.config();
-  const RopeTable rope = ComputeRope(config.rope, config.head_dim);
+  const RopeTable rope = RopeOfHeads(config, config.rope);
   return {.rope = {rope.inv_freq, rope.attention_factor},
-          .attention_scale = 1 / std::sqrt(static_cast<float>(config.head_dim)),
+          .attention_scale =
+              config.attention_scale > 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim)),
           .queries = &weights};
 }
 
@@ -130,7 +146,7 @@ size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& sh
 
 absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& wanted) {
   if (IsDense(wanted)) return absl::OkStatus();
-  const SelectionSpec spec = AsServed(wanted, shape.max_context_tokens);
+  const SelectionSpec spec = WithoutWindows(AsServed(wanted, shape.max_context_tokens), shape);
   const auto refuse = [](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat("not selected in place: ", AbslSv(what)));
   };
@@ -141,6 +157,10 @@ absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& s
   if (spec.reuse_interval != 1) return refuse("selections that are kept");
   if (std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), [](uint32_t budget) { return budget == 0; })) {
     return refuse("streaming heads");
+  }
+  if (shape.layout.head_dim < kLeastHeadDim) return refuse("so small heads");
+  if (spec.predictor == Predictor::kDepth && !shape.projects_heads_alone) {
+    return refuse("queries of such layers, from the residual");
   }
   // One of the longest context covers everything.
   const uint32_t max_budget = MaxBudget(shape);
@@ -217,7 +237,7 @@ absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec
   kind->plan->Upload(graph_->stream());
   WINNOW_RETURN_IF_ERROR(device_.Synchronize(graph_->stream()));
   kind->colocated = std::make_unique<ColocatedSelection>(device_, *kind->plan, *kind->selection, PlanBucket{}, inbox_,
-                                                         peer_, shape_.layout.num_layers);
+                                                         peer_, shape_.layout.num_layers, shape_.windows);
   kind->colocated->SetStepPositions(graph_->positions());
   *place = std::move(kind);
   return place->get();
@@ -260,6 +280,7 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stre
   }
   WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, stream));
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
+    if (HasWindow(shape_, layer)) continue;
     WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
                                                position - of.indexed_positions, nullptr, stream));
   }
@@ -384,6 +405,10 @@ std::optional<uint64_t> LocalSelection::TakeReadback(const Readback& readback, i
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
     for (int head = 0; head < heads; ++head) {
       const size_t list = static_cast<size_t>(row) * heads + head;
+      if (HasWindow(shape_, layer)) {
+        masses.push_back(std::numeric_limits<float>::quiet_NaN());
+        continue;
+      }
       masses.push_back(measured[layer * exchange.lists_per_layer() + list].mass);
       const uint32_t budget = HeadBudget(of.spec, shape_.layout.list(layer, head));
       if (window - of.spec.sink_tokens <= budget) continue;  // it attends to everything

@@ -35,6 +35,9 @@ class LocalSelection {
     int hidden_size = 0;
     uint32_t max_context_tokens = 0;
     SelectionSpec selection;  // what the index is for
+    // As ModelConfig has them. Layers with a sliding window attend to that, and nothing is selected there.
+    std::vector<uint32_t> windows = {};
+    bool projects_heads_alone = true;  // queries are a projection of a normed residual, each head for itself
   };
   static uint32_t MaxBudget(const Shape& shape);  // of a list
   // Rows of a list that a selection and what surrounds it take, at most.

@@ -104,7 +104,7 @@ absl::StatusOr<std::unique_ptr<Sequence>> MakeSequence(const v1::DispatchRequest
   }
   WINNOW_RETURN_IF_ERROR(CheckFitsModel(spec, limits.layout));
   WINNOW_RETURN_IF_ERROR(CheckKeepsWindows(spec, limits.windows, limits.layout.num_kv_heads));
-  if (limits.windows.empty() && limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
+  if (limits.selects_in_place != nullptr && limits.selects_in_place(spec)) {
     sequence->slot_order = SlotOrder::kByPosition;
   }
   if (submit.trace_parts() > 0) {

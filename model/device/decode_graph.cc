@@ -68,6 +68,7 @@ size_t DecodeGraph::Carve(void* region) {
   state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
   state_.positions = arena.TakeArray<uint32_t>(rows);
   state_.windows = arena.TakeArray<cuda::RowWindow>(rows);
+  if (!config_.windows.empty()) state_.layer_windows = arena.TakeArray<uint32_t>(config_.windows.size());
   state_.logprobs = arena.TakeArray<float>(rows);
   state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
   state_.kv_destinations = arena.TakeArray<void*>(lists);
@@ -90,6 +91,9 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
   if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
     return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
   }
+  if (!layers.config().windows.empty() && !slots.shape().holds_everything()) {
+    return absl::UnimplementedError("layers with a sliding window read it from slots that hold all rows of a sequence");
+  }
   WINNOW_CHECK(options.row_copies == nullptr ||
                (!graph->is_remote() && !graph->converts_rows() && slots.shape().holds_everything()));
   WINNOW_ASSIGN_OR_RETURN(graph->memory_, device.Allocate(graph->Carve(nullptr)));
@@ -97,6 +101,11 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
   graph->Carve(graph->memory_->data());
   std::fill_n(static_cast<uint32_t*>(graph->words_->data()), 2, 0);
   device.FillAsync(graph->memory_->data(), 0, graph->memory_->bytes(), graph->stream_);
+  const std::vector<uint32_t>& layer_windows = graph->config_.windows;
+  if (!layer_windows.empty()) {
+    device.CopyAsync(graph->state_.layer_windows, layer_windows.data(), layer_windows.size() * sizeof(uint32_t),
+                     graph->stream_);
+  }
   WINNOW_RETURN_IF_ERROR(graph->SetRows({}));
   if (options.inbox.region() != nullptr) WINNOW_RETURN_IF_ERROR(graph->SetPeer());
   return graph;
@@ -175,6 +184,7 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .num_layers = config_.num_layers,
                                    .num_kv_heads = config_.num_kv_heads,
                                    .window = options_.window,
+                                   .layer_windows = state_.layer_windows,
                                    .windows = state_.windows,
                                    .slot_pool = slots_.slot_pool(),
                                    .row_bytes = shape.row_bytes(),
@@ -328,7 +338,7 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, 
     kv.meet = MeetOf(layer);
     if (layer < step.variant.hidden_layers) kv.sends = HiddenOf(layer, step.num_rows);
   }
-  layers_.Attend(stream, step.num_rows, kv);
+  layers_.Attend(stream, layer, step.num_rows, kv);
 }
 
 void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& step) {
@@ -358,7 +368,7 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& 
   if (sums) layers_.AddOutput(stream, layer, num_rows, output_sum);
   if (parts.Has(DecodePart::kMlpNorm) && !sums) layers_.MlpNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kGateUp)) layers_.GateUp(stream, kDecode, layer, num_rows, state_.positions);
-  if (parts.Has(DecodePart::kSilu)) layers_.SiluMul(stream, kDecode, layer, num_rows);
+  if (parts.Has(DecodePart::kSilu)) layers_.GatedMul(stream, kDecode, layer, num_rows);
   const DecodeSum down_sum = sums ? SumOf(DecodePart::kDown) : DecodeSum();
   if (parts.Has(DecodePart::kDown)) layers_.Down(stream, kDecode, layer, num_rows, sums ? &down_sum : nullptr);
   if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);

@@ -181,6 +181,7 @@ class DecodeGraph {
     Inputs next;                         // of the step that comes
     uint32_t* positions = nullptr;       // [max_rows]
     cuda::RowWindow* windows = nullptr;  // [max_rows]
+    uint32_t* layer_windows = nullptr;   // [num_layers] sliding windows; null where no layer has one
     float* logprobs = nullptr;           // [max_rows]
     uint32_t* token_log = nullptr;       // [token_log_steps][max_rows]
     void** kv_destinations = nullptr;    // [num_layers][max_rows][num_kv_heads]

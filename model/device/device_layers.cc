@@ -1,7 +1,9 @@
 #include "model/device/device_layers.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <set>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -29,7 +31,7 @@ DeviceLayers::DeviceLayers(const cuda::CudaTable& table, const ModelConfig& conf
       config_(config),
       weights_(weights),
       options_(options),
-      scale_(1 / std::sqrt(static_cast<float>(config.head_dim))) {
+      scale_(config.attention_scale > 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim))) {
   WINNOW_CHECK(options.max_decode_rows >= 1 && options.max_decode_rows <= kMaxGraphRows);
 }
 
@@ -40,12 +42,17 @@ absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::C
   WINNOW_ASSIGN_OR_RETURN(layers->memory_, device.Allocate(layers->Carve(nullptr)));
   layers->Carve(layers->memory_->data());
   if (options.max_prefill_rows > 0) layers->plans_ = table.matmul->open_prefill_plans();
-  const RopeTable rope = ComputeRope(weights.config().rope, weights.config().head_dim);
-  layers->rope_attention_factor_ = rope.attention_factor;
   const cuda::Stream stream = device.NewStream();
   // Scratch has to begin as zeros.
   device.FillAsync(layers->memory_->data(), 0, layers->memory_->bytes(), stream);
-  device.CopyAsync(layers->rope_inv_freq_, rope.inv_freq.data(), rope.inv_freq.size() * sizeof(float), stream);
+  const ModelConfig& config = weights.config();
+  const std::array ropes = {RopeOfHeads(config, config.rope),
+                            RopeOfHeads(config, config.window_rope.value_or(config.rope))};
+  for (size_t i = 0; i < ropes.size(); ++i) {
+    Rotation& rotation = layers->rotations_[i];
+    rotation.attention_factor = ropes[i].attention_factor;
+    device.CopyAsync(rotation.inv_freq, ropes[i].inv_freq.data(), ropes[i].inv_freq.size() * sizeof(float), stream);
+  }
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
   return layers;
 }
@@ -66,15 +73,35 @@ cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t
           .scratch = attention_scratch_};
 }
 
+// Scratch may depend on the number of rows, and of those of a list, in any way.
+size_t DeviceLayers::AttentionScratchBytes() const {
+  std::set<uint32_t> counts = {options_.max_list_rows};
+  for (int layer = 0; layer < config_.num_layers; ++layer) counts.insert(LongestList(layer, options_.max_list_rows));
+  size_t bytes = 0;
+  for (int n = 1; n <= options_.max_decode_rows; ++n) {
+    for (const int lists : {1, options_.lists_per_kv_head}) {
+      for (const uint32_t count : counts) {
+        bytes = std::max(bytes, table_.attention->decode_attention_scratch_bytes(AttentionParams(n, count, lists)));
+      }
+    }
+  }
+  return bytes;
+}
+
+uint32_t DeviceLayers::LongestList(int layer, uint32_t max_count) const {
+  const uint32_t window = config_.window(layer);
+  return window > 0 ? std::min(window, max_count) : max_count;
+}
+
 size_t DeviceLayers::Carve(void* region) {
   const ModelConfig& config = config_;
   const size_t decode_rows = options_.max_decode_rows, prefill_rows = options_.max_prefill_rows;
   const size_t rows = std::max(decode_rows, prefill_rows);
   const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.max_dense_mlp_features();
   cuda::Arena arena(region);
-  rope_inv_freq_ = arena.TakeArray<float>(config.head_dim / 2);
+  for (Rotation& rotation : rotations_) rotation.inv_freq = arena.TakeArray<float>(config.head_dim / 2);
   hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
-  partial_ = arena.TakeArray<float>((options_.partial_chunks ? rows : decode_rows) * hidden);
+  partial_ = arena.TakeArray<float>((options_.partial_chunks || has_post_norms() ? rows : decode_rows) * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
   qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
   q_ = arena.TakeArray<float>(decode_rows * q);
@@ -87,15 +114,7 @@ size_t DeviceLayers::Carve(void* region) {
   matmul_scratch_ = arena.Take(table_.matmul->decode_scratch_bytes(options_.max_decode_rows, LargestOutput(config)));
   if (prefill_rows > 0)
     prefill_workspace_ = arena.Take(table_.matmul->prefill_workspace_bytes(options_.max_prefill_rows));
-  // Scratch may depend on the number of rows in any way.
-  size_t attention_bytes = 0;
-  for (int n = 1; n <= options_.max_decode_rows; ++n) {
-    for (const int lists : {1, options_.lists_per_kv_head}) {
-      const auto params = AttentionParams(n, options_.max_list_rows, lists);
-      attention_bytes = std::max(attention_bytes, table_.attention->decode_attention_scratch_bytes(params));
-    }
-  }
-  attention_scratch_ = arena.Take(attention_bytes);
+  attention_scratch_ = arena.Take(AttentionScratchBytes());
   sample_scratch_ = arena.Take(table_.elementwise->sample_scratch_bytes(options_.max_decode_rows, config.vocab_size));
   return arena.used_bytes();
 }
@@ -110,16 +129,46 @@ void DeviceLayers::Embed(cuda::Stream stream, const uint32_t* token_ids, int num
                                      .num_rows = num_rows,
                                      .embedding = weights_->embedding(),
                                      .hidden_size = config().hidden_size,
+                                     .scale = config().embedding_scale,
                                      .x = hidden_});
 }
 
-void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows) {
+void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias) {
   table_.elementwise->rms_norm(stream, {.x = hidden_,
+                                        .bias = bias,
+                                        .biased = hidden_,
                                         .num_rows = num_rows,
                                         .hidden_size = config().hidden_size,
                                         .weight = weight,
                                         .epsilon = config().rms_norm_eps,
                                         .out = normed_});
+}
+
+void DeviceLayers::AddNormed(cuda::Stream stream, const float* weight, int num_rows) {
+  table_.elementwise->norm_rows(stream, {.x = partial_,
+                                         .x_stride = config().hidden_size,
+                                         .num_rows = num_rows,
+                                         .width = config().hidden_size,
+                                         .weight = weight,
+                                         .epsilon = config().rms_norm_eps,
+                                         .y = hidden_,
+                                         .y_stride = config().hidden_size,
+                                         .accumulate = true});
+}
+
+void DeviceLayers::NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows) {
+  const auto norm = [&](float* x, int width, const float* weight) {
+    table_.elementwise->norm_rows(stream, {.x = x,
+                                           .x_stride = config().qkv_features(),
+                                           .num_rows = num_rows,
+                                           .width = width,
+                                           .weight = weight,
+                                           .epsilon = config().rms_norm_eps,
+                                           .y = x,
+                                           .y_stride = config().qkv_features()});
+  };
+  norm(qkv_, config().q_features(), weights.q_norm);
+  norm(qkv_ + config().q_features(), config().kv_features(), weights.k_norm);
 }
 
 void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x,
@@ -151,10 +200,11 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
 }
 
 DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const {
-  return {.y = is_shard() ? partial_ : hidden_,
+  const bool is_partial = is_shard() || has_post_norms();
+  return {.y = is_partial ? partial_ : hidden_,
           .stride = config().hidden_size,
           .dtype = Dtype::kF32,
-          .accumulate = !is_shard(),
+          .accumulate = !is_partial,
           .summand = sum == nullptr ? cuda::SummandPlaces() : sum->places};
 }
 
@@ -202,7 +252,9 @@ void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer,
 
 void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs) {
   const DeviceLayerWeights& weights = weights_->layer(layer);
-  const bool decode = phase == DevicePhase::kDecode;
+  const bool decode = phase == DevicePhase::kDecode, norms_heads = !config().qk_norm_projection;
+  const Rotation& rotation = RotationOf(layer);
+  if (!norms_heads) NormProjections(stream, weights, num_rows);
   table_.elementwise->rope_append(stream, {.qkv = qkv_,
                                            .qkv_stride = config().qkv_features(),
                                            .qkv_bias = weights.qkv_bias,
@@ -210,12 +262,13 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .num_query_heads = config().num_query_heads,
                                            .num_kv_heads = config().num_kv_heads,
                                            .head_dim = config().head_dim,
-                                           .q_norm_weight = weights.q_norm,
-                                           .k_norm_weight = weights.k_norm,
+                                           .rotary_dim = config().rotary_dim,
+                                           .q_norm_weight = norms_heads ? weights.q_norm : nullptr,
+                                           .k_norm_weight = norms_heads ? weights.k_norm : nullptr,
                                            .norm_epsilon = config().rms_norm_eps,
                                            .positions = outputs.positions,
-                                           .rope_inv_freq = rope_inv_freq_,
-                                           .rope_attention_factor = rope_attention_factor_,
+                                           .rope_inv_freq = rotation.inv_freq,
+                                           .rope_attention_factor = rotation.attention_factor,
                                            .q = decode ? q_ : nullptr,
                                            .q_bf16 = decode ? nullptr : q_bf16_,
                                            .q_pre_rope = outputs.q_pre_rope,
@@ -226,10 +279,12 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .mirror_regions = outputs.mirror_regions});
 }
 
-void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
+void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const DecodeKvView& kv) {
   WINNOW_CHECK(kv.max_count <= options_.max_list_rows && kv.dtype == options_.kv_dtype);
   WINNOW_CHECK(kv.lists_per_kv_head == 1 || kv.lists_per_kv_head == options_.lists_per_kv_head);
-  cuda::DecodeAttentionParams params = AttentionParams(num_rows, kv.max_count, kv.lists_per_kv_head);
+  const uint32_t max_count = LongestList(layer, kv.max_count);
+  cuda::DecodeAttentionParams params = AttentionParams(num_rows, max_count, kv.lists_per_kv_head);
+  params.sinks = weights_->layer(layer).sinks;
   params.slot_pool = kv.slot_pool;
   params.kv_scales = kv.scales;
   params.lists = kv.lists;
@@ -241,7 +296,7 @@ void DeviceLayers::Attend(cuda::Stream stream, int num_rows, const DecodeKvView&
   table_.attention->decode_attention(stream, params);
 }
 
-void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv) {
+void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
   table_.prefill->prefill_attention(stream, {.q = q_bf16_,
                                              .num_queries = num_rows,
                                              .first_position = kv.first_position,
@@ -253,17 +308,22 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvV
                                              .kv_head_stride = kv.head_stride,
                                              .streaming_window = kv.streaming_window,
                                              .streaming_sinks = kv.streaming_sinks,
+                                             .sliding_window = config().window(layer),
+                                             .sinks = weights_->layer(layer).sinks,
                                              .out = attention_});
 }
 
 void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;
-  Matmul(stream, phase, weights_->layer(layer).o, attention_, num_rows, output);
+  const DeviceLayerWeights& weights = weights_->layer(layer);
+  Matmul(stream, phase, weights.o, attention_, num_rows, output);
+  if (has_post_norms()) AddNormed(stream, weights.attention_post_norm, num_rows);
 }
 
 void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
-  Norm(stream, weights_->layer(layer).post_attention_norm, num_rows);
+  const DeviceLayerWeights& weights = weights_->layer(layer);
+  Norm(stream, weights.post_attention_norm, num_rows, weights.o_bias);
 }
 
 void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions) {
@@ -277,13 +337,14 @@ void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int
          {.y = gate_up_, .stride = 2 * config().intermediate_size, .dtype = GateUpDtype(phase), .accumulate = false});
 }
 
-void DeviceLayers::SiluMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+void DeviceLayers::GatedMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
   if (weights_->layer(layer).is_sparse()) return;
-  table_.elementwise->silu_mul(stream, {.gate_up = gate_up_,
-                                        .dtype = GateUpDtype(phase),
-                                        .num_rows = num_rows,
-                                        .intermediate_size = config().intermediate_size,
-                                        .out = mlp_});
+  table_.elementwise->gated_mul(stream, {.activation = ActivationOf(config().activation),
+                                         .gate_up = gate_up_,
+                                         .dtype = GateUpDtype(phase),
+                                         .num_rows = num_rows,
+                                         .intermediate_size = config().intermediate_size,
+                                         .out = mlp_});
 }
 
 void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
@@ -294,6 +355,7 @@ void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int n
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
+  if (has_post_norms()) AddNormed(stream, weights_->layer(layer).mlp_post_norm, num_rows);
 }
 
 void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
@@ -311,7 +373,7 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
     MlpNorm(stream, layer, num_rows);
   }
   GateUp(stream, phase, layer, num_rows);
-  SiluMul(stream, phase, layer, num_rows);
+  GatedMul(stream, phase, layer, num_rows);
   Down(stream, phase, layer, num_rows, next_sum());
   if (adds_rows) {
     AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it

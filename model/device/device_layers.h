@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -110,8 +111,8 @@ class DeviceLayers {
   // `sums`: of a shard's chunk.
   void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
   void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
-  void Attend(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
-  void AttendChunk(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
+  void Attend(cuda::Stream stream, int layer, int num_rows, const DecodeKvView& kv);
+  void AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv);
   // `sums`: of a shard; null where the weights are whole. `norms_next`: of a shard's chunk that goes through the next
   // layer now, where Qkv then takes the place of ProjectQkv.
   void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
@@ -128,7 +129,7 @@ class DeviceLayers {
   // Of a sparse layer the routing, too: rows with kNoPosition among `positions` (device, may be null) go to no expert.
   void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions = nullptr);
   // Nothing in a sparse layer, whose experts have done it.
-  void SiluMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void GatedMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
   // Behind Output or Down of a decode step with a sum: that and the norm that follows, of the MLP, or of the next layer
   // or the logits.
@@ -162,6 +163,9 @@ class DeviceLayers {
                const DeviceLayerOptions& options);
   size_t Carve(void* region);
   cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
+  size_t AttentionScratchBytes() const;
+  // Of lists of at most max_count rows, what the layer's sliding window leaves.
+  uint32_t LongestList(int layer, uint32_t max_count) const;
   struct MatmulOutput {
     void* y;
     int64_t stride;
@@ -174,7 +178,18 @@ class DeviceLayers {
               const MatmulOutput& output);
   MatmulOutput ResidualSum(const DecodeSum* sum) const;
   void AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
-  void Norm(cuda::Stream stream, const float* weight, int num_rows);
+  void Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias = nullptr);
+  // Of layers with norms after attention and MLP: hidden() += norm of what the product has left in partial().
+  void AddNormed(cuda::Stream stream, const float* weight, int num_rows);
+  // Of models that normalise whole projections of queries and keys, in place.
+  void NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows);
+  bool has_post_norms() const { return config_.norms != NormPlacement::kBefore; }
+  // What a layer with a sliding window rotates with, or the others.
+  struct Rotation {
+    float* inv_freq = nullptr;  // [head_dim / 2]
+    float attention_factor = 1;
+  };
+  const Rotation& RotationOf(int layer) const { return rotations_[config_.window(layer) > 0 ? 1 : 0]; }
   // Chunks store gate and up as bf16: at their size the traffic counts.
   Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
 
@@ -183,21 +198,20 @@ class DeviceLayers {
   const DeviceWeights* weights_;  // null only to count
   const DeviceLayerOptions options_;
   const float scale_;
-  float rope_attention_factor_ = 1;
   std::unique_ptr<cuda::DeviceMemory> memory_;
   std::unique_ptr<cuda::PrefillPlans> plans_;
 
-  float* rope_inv_freq_ = nullptr;  // [head_dim / 2]
-  float* own_hidden_ = nullptr;     // [rows, hidden_size]
-  float* hidden_ = nullptr;         // own_hidden_, or whose residuals are under way
-  float* partial_ = nullptr;        // [decode rows, or rows, hidden_size]
-  void* normed_ = nullptr;          // [rows, hidden_size] bf16
-  float* qkv_ = nullptr;            // [rows, qkv_features]
-  float* q_ = nullptr;              // [decode rows, q_features]
-  void* q_bf16_ = nullptr;          // [prefill rows, q_features]
-  void* attention_ = nullptr;       // [rows, q_features] bf16
-  void* gate_up_ = nullptr;         // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
-  void* mlp_ = nullptr;             // [rows, intermediate_size] bf16, likewise
+  std::array<Rotation, 2> rotations_;
+  float* own_hidden_ = nullptr;  // [rows, hidden_size]
+  float* hidden_ = nullptr;      // own_hidden_, or whose residuals are under way
+  float* partial_ = nullptr;     // [decode rows, or rows, hidden_size]
+  void* normed_ = nullptr;       // [rows, hidden_size] bf16
+  float* qkv_ = nullptr;         // [rows, qkv_features]
+  float* q_ = nullptr;           // [decode rows, q_features]
+  void* q_bf16_ = nullptr;       // [prefill rows, q_features]
+  void* attention_ = nullptr;    // [rows, q_features] bf16
+  void* gate_up_ = nullptr;      // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
+  void* mlp_ = nullptr;          // [rows, intermediate_size] bf16, likewise
   std::optional<DeviceExperts> experts_;
   float* logits_ = nullptr;  // [decode rows, vocab_size]
   void* matmul_scratch_ = nullptr;

@@ -57,7 +57,7 @@ void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32
     layers_.Rope(stream, kPrefill, layer, num_tokens, {.positions = positions_, .kv_destinations = kv_destinations_});
     if (on_rows) on_rows(layer);
     if (layer + 1 == num_layers) return;  // nothing reads what the last layer would give
-    layers_.AttendChunk(stream, num_tokens,
+    layers_.AttendChunk(stream, layer, num_tokens,
                         {.rows = rows(layer), .head_stride = head_stride(), .first_position = first_position});
     layers_.OutputAndMlp(stream, kPrefill, layer, num_tokens);
   }

@@ -9,6 +9,8 @@
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
 #include "kernels/cuda/device/arena.h"
+#include "model/weights/bf16.h"
+#include "model/weights/expert_rows.h"
 
 namespace winnow {
 namespace {
@@ -17,12 +19,6 @@ constexpr size_t kPinnedBytes = size_t{64} << 20;
 // Formats that keep the outputs of an input together are read by columns: few enough that their rows stay in the cache.
 constexpr size_t kRowsOfCodes = 256;
 constexpr int kMaxI4Zero = 16;
-
-uint16_t RoundToBf16(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
 
 // One row's [first_column, first_column + columns) as bf16; what is wider or quantised is rounded to nearest even.
 void ConvertRow(const StoredWeight& weight, size_t row, size_t first_column, size_t columns,
@@ -140,7 +136,14 @@ absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
     return const_cast<std::byte*>(static_cast<const std::byte*>(matrices)) + number * matrix_bytes;
   };
   const auto weight = [](const std::string& projection) { return projection + ".weight"; };
-  for (int i = 0; i < experts.num_experts; ++i) {
+  const bool mxfp4 = quantization_.format == WeightQuantization::Format::kMxfp4;
+  for (int i = 0; !names.fused_down.empty() && i < experts.num_experts; ++i) {
+    const ExpertSlice gate_up{.tensor = names.fused_gate_up, .expert = i, .pairs = true};
+    WINNOW_RETURN_IF_ERROR(UploadRows({gate_up, 2 * width, hidden, mxfp4}, of(experts.gate_up, 2 * size_t(i))));
+    const ExpertSlice down{.tensor = names.fused_down, .expert = i};
+    WINNOW_RETURN_IF_ERROR(UploadRows({down, hidden, width, mxfp4}, of(experts.down, size_t(i))));
+  }
+  for (int i = 0; names.fused_down.empty() && i < experts.num_experts; ++i) {
     const LayerNames::Expert& expert = names.experts[static_cast<size_t>(i)];
     WINNOW_RETURN_IF_ERROR(Upload({{weight(expert.gate_up[0]), width, hidden, 0, width, 0, hidden},
                                    {weight(expert.gate_up[1]), width, hidden, 0, width, 0, hidden}},
@@ -160,6 +163,22 @@ absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
   return absl::OkStatus();
 }
 
+absl::Status CheckpointUpload::UploadRows(const ExpertRowSource& source, void* to) {
+  auto* destination = static_cast<std::byte*>(to);
+  auto* const bounce = static_cast<uint16_t*>(pinned_->data());
+  const size_t rows_at_once = kPinnedBytes / (source.in_features * sizeof(uint16_t));
+  WINNOW_CHECK(rows_at_once >= 1);
+  for (size_t done = 0; done < source.out_features; done += rows_at_once) {
+    const size_t rows = std::min(rows_at_once, source.out_features - done);
+    WINNOW_RETURN_IF_ERROR(CopyExpertRows(checkpoint_, source, done, rows, bounce));
+    const size_t bytes = rows * source.in_features * sizeof(uint16_t);
+    device_.CopyAsync(destination, bounce, bytes, stream_);
+    destination += bytes;
+    WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckpointUpload::AppendVector(const std::string& name, size_t first, size_t count, float* out) {
   WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_.Find(name));
   WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint_.FileOf(name)));
@@ -169,33 +188,61 @@ absl::Status CheckpointUpload::AppendVector(const std::string& name, size_t firs
   return absl::OkStatus();
 }
 
+absl::Status CheckpointUpload::FillExpertBiases(const LayerNames& names, const cuda::ExpertMatrices& experts,
+                                                const VectorPlace& place) {
+  const size_t width = experts.intermediate_size, all = experts.num_experts;
+  WINNOW_RETURN_IF_ERROR(AppendVector(names.router + ".bias", 0, all, place(experts.router_bias)));
+  float* const gate_up = place(experts.gate_up_bias);
+  WINNOW_RETURN_IF_ERROR(AppendVector(names.fused_gate_up + "_bias", 0, all * 2 * width, gate_up));
+  for (size_t expert = 0; expert < all; ++expert) {  // stored in turn
+    float* const of = gate_up + expert * 2 * width;
+    const std::vector<float> stored(of, of + 2 * width);
+    for (size_t i = 0; i < 2 * width; ++i) of[i % 2 * width + i / 2] = stored[i];
+  }
+  return AppendVector(names.fused_down + "_bias", 0, all * experts.hidden_size, place(experts.down_bias));
+}
+
 absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
   const ModelConfig& part = weights.config_;
   const bool all = weights.options_.parts == WeightParts::kAll;
   const size_t shard = weights.options_.shard.index;
-  const size_t hidden = part.hidden_size, head = part.head_dim, q = part.q_features(), kv = part.kv_features();
+  const size_t hidden = part.hidden_size, q = part.q_features(), kv = part.kv_features(), heads = part.num_query_heads;
+  const float norm_offset = part.norms_add_one ? 1 : 0;
   std::vector<float> host(weights.vector_bytes_ / sizeof(float));
   const auto* begin = static_cast<const float*>(weights.memory_->data());
+  const VectorPlace place = [&](const float* to) { return host.data() + (to - begin); };
   absl::Status status;
   const auto load = [&](const std::string& name, size_t first, size_t count, const float* to) {
-    if (status.ok()) status = AppendVector(name, first, count, host.data() + (to - begin));
+    if (status.ok() && !name.empty() && to != nullptr) status = AppendVector(name, first, count, place(to));
+  };
+  const auto load_norm = [&](const std::string& name, size_t count, const float* to) {
+    load(name, 0, count, to);
+    for (size_t i = 0; to != nullptr && i < count; ++i) place(to)[i] += norm_offset;
   };
   for (int l = 0; l < part.num_layers; ++l) {
     const DeviceLayerWeights& layer = weights.layer(l);
-    load(LayerTensor(l, "input_layernorm.weight"), 0, hidden, layer.input_norm);
-    if (all) load(LayerTensor(l, "post_attention_layernorm.weight"), 0, hidden, layer.post_attention_norm);
-    if (part.qk_norm) load(LayerTensor(l, "self_attn.q_norm.weight"), 0, head, layer.q_norm);
-    if (part.qk_norm && all) load(LayerTensor(l, "self_attn.k_norm.weight"), 0, head, layer.k_norm);
+    const LayerNames names = LayerNamesOf(part, l);
+    load_norm(names.attention_norm, hidden, layer.input_norm);
+    load_norm(names.attention_post_norm, hidden, layer.attention_post_norm);
+    load_norm(names.mlp_norm, hidden, layer.post_attention_norm);
+    load_norm(names.mlp_post_norm, hidden, layer.mlp_post_norm);
+    load_norm(names.q_norm, part.q_norm_features(), layer.q_norm);
+    load_norm(names.k_norm, part.k_norm_features(), layer.k_norm);
+    load(names.sinks, shard * heads, heads, layer.sinks);
+    if (layer.o_bias != nullptr) load(names.o + ".bias", 0, hidden, layer.o_bias);
     if (layer.is_sparse()) {
-      status.Update(FillRouter(part, l, layer.experts, host.data() + (layer.experts.router - begin)));
+      load(names.router_correction, 0, layer.experts.num_experts, layer.experts.correction);
+      if (status.ok()) status = FillRouter(part, l, layer.experts, place(layer.experts.router));
+      if (status.ok() && part.moe.biases) status = FillExpertBiases(names, layer.experts, place);
     }
     if (!part.qkv_bias) continue;
-    load(LayerTensor(l, "self_attn.q_proj.bias"), shard * q, q, layer.qkv_bias);
+    const std::vector<std::string> biases = BiasesOf(names.qkv);
+    load(biases[0], shard * q, q, layer.qkv_bias);
     if (!all) continue;
-    load(LayerTensor(l, "self_attn.k_proj.bias"), shard * kv, kv, layer.qkv_bias + q);
-    load(LayerTensor(l, "self_attn.v_proj.bias"), shard * kv, kv, layer.qkv_bias + q + kv);
+    load(biases[1], shard * kv, kv, layer.qkv_bias + q);
+    load(biases[2], shard * kv, kv, layer.qkv_bias + q + kv);
   }
-  if (all) load(std::string(kFinalNormTensor), 0, hidden, weights.final_norm_);
+  if (all) load_norm(std::string(kFinalNormTensor), hidden, weights.final_norm_);
   WINNOW_RETURN_IF_ERROR(status);
   device_.CopyAsync(weights.memory_->data(), host.data(), weights.vector_bytes_, stream_);
   return device_.Synchronize(stream_);

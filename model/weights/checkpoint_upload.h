@@ -1,12 +1,15 @@
 #pragma once
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/model/layer_names.h"
 #include "common/model/quantized/stored_weight.h"
 #include "model/weights/device_weights.h"
+#include "model/weights/expert_rows.h"
 
 namespace winnow {
 
@@ -29,12 +32,17 @@ class CheckpointUpload {
   // Of the layer's tensors: the router to `router` in host memory, the experts to the device.
   absl::Status FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts, float* router);
   absl::Status FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts);
+  // Where a vector of the device has its place in host memory.
+  using VectorPlace = std::function<float*(const float* on_device)>;
+  absl::Status FillExpertBiases(const LayerNames& names, const cuda::ExpertMatrices& experts, const VectorPlace& place);
   absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
   absl::Status FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,
                           const cuda::DeviceMatrix& matrix);
   // Rows of the pieces, one after the other, as bf16.
   absl::Status Upload(const std::vector<WeightPiece>& pieces, void* to);
-  // The same as codes, and the scales and zeros of the matrix's groups.
+  // All rows of an expert's matrix.
+  absl::Status UploadRows(const ExpertRowSource& source, void* to);
+  // Pieces as codes, and the scales and zeros of the matrix's groups.
   absl::Status UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
                            const cuda::MatrixCodes& to);
   absl::StatusOr<StoredWeight> Open(const WeightPiece& piece) const;

@@ -1,6 +1,7 @@
 #include "model/weights/device_weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 
@@ -20,6 +21,17 @@ void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
   experts.down = arena.Take(matrix_bytes);
 }
 
+void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::ExpertMatrices& experts) {
+  experts = ExpertShapeOf(config);
+  experts.router = arena.TakeArray<float>(static_cast<size_t>(experts.num_logits()) * experts.hidden_size);
+  if (config.moe.correction) experts.correction = arena.TakeArray<float>(experts.num_experts);
+  if (!config.moe.biases) return;
+  const size_t all = experts.num_all();
+  experts.router_bias = arena.TakeArray<float>(experts.num_logits());
+  experts.gate_up_bias = arena.TakeArray<float>(all * 2 * experts.intermediate_size);
+  experts.down_bias = arena.TakeArray<float>(all * experts.hidden_size);
+}
+
 void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const DeviceForm& form, int out_features,
                 int in_features, cuda::DeviceMatrix& matrix) {
   matrix = {
@@ -33,35 +45,40 @@ std::string Gigabytes(size_t bytes) {
   return absl::StrFormat("%.2f GB", static_cast<double>(bytes) / 1e9);
 }
 
-// GPUs have kernels for layers with norms before attention and a SwiGLU MLP, attention over everything and RoPE.
+absl::Status NoKernels(const ModelConfig& config, std::string_view what) {
+  return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", AbslSv(what), ", which ",
+                                               ModelFamilyName(config.family), " has: it runs on CPUs (--device=cpu)"));
+}
+
+// GPUs have kernels for grouped attention with RoPE, and for MLPs without biases.
 absl::Status CheckDeviceLayers(const ModelConfig& config) {
-  const auto refuse = [&](const char* what) {
-    return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", what, ", which ",
-                                                 ModelFamilyName(config.family),
-                                                 " has: it runs on CPUs (--device=cpu)"));
-  };
-  if (config.latent) return refuse("latent attention");
-  if (config.rotary_dim != config.head_dim) return refuse("a rotary embedding of a part of each head");
-  if (config.fused_projections) return refuse("projections stored as one tensor");
-  if (config.norms != NormPlacement::kBefore) return refuse("norms after attention and MLP");
-  if (config.qk_norm_projection) return refuse("norms of whole projections of queries and keys");
-  if (config.activation != Activation::kSilu) return refuse("its activation");
-  if (!config.windows.empty()) return refuse("sliding windows");
-  if (config.attention_sinks) return refuse("attention sinks");
+  if (config.latent) return NoKernels(config, "latent attention");
+  if (config.mlp_bias) return NoKernels(config, "biases of the MLP");
+  if (config.final_logit_softcap > 0) return NoKernels(config, "a cap of logits");
+  if (config.rotary_dim % 8 != 0) return NoKernels(config, "heads of which so few elements turn");
   return absl::OkStatus();
 }
 
-// Experts are chosen by a softmax over all of them, and lie in one GPU in bf16, all of one width.
+// Several GPUs add up what products of o and down give, and nothing else.
+absl::Status CheckDeviceShards(const ModelConfig& config) {
+  const auto refuse = [](std::string_view what) {
+    return absl::UnimplementedError(
+        absl::StrCat("several GPUs cannot share a model with ", AbslSv(what), " yet: --tensor-parallel=1"));
+  };
+  if (config.o_bias) return refuse("a bias of o");
+  if (config.norms != NormPlacement::kBefore) return refuse("norms after attention and MLP");
+  if (config.qk_norm_projection) return refuse("norms of whole projections of queries and keys");
+  if (!config.windows.empty()) return refuse("sliding windows");
+  return absl::OkStatus();
+}
+
+// Experts are chosen among all, and lie in one GPU in bf16, all of one width.
 absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOptions& options) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0 || options.parts == WeightParts::kQueryProjections) return absl::OkStatus();
-  const auto refuse = [&](const auto&... what) {
-    return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", what..., ", which ",
-                                                 ModelFamilyName(config.family),
-                                                 " has: it runs on CPUs (--device=cpu)"));
-  };
-  if (moe.sigmoid || moe.correction || moe.groups > 1) return refuse("experts chosen by sigmoids or in groups");
-  if (moe.biases) return refuse("experts with biases");
+  const auto refuse = [&](const auto&... what) { return NoKernels(config, absl::StrCat(what...)); };
+  if (moe.groups > 1) return refuse("experts chosen in groups");
+  if (moe.correction && !moe.sigmoid) return refuse("experts chosen by a softmax with a correction");
   if (moe.intermediate_size % 8 != 0 || config.hidden_size % 8 != 0) {
     return refuse("experts whose width is no multiple of 8");
   }
@@ -86,15 +103,29 @@ absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOpt
 
 }  // namespace
 
+cuda::GatedActivation ActivationOf(Activation activation) {
+  switch (activation) {
+    case Activation::kSilu:
+      return cuda::GatedActivation::kSilu;
+    case Activation::kGeluTanh:
+      return cuda::GatedActivation::kGeluTanh;
+    case Activation::kClampedSilu:
+      return cuda::GatedActivation::kClampedSilu;
+  }
+  return cuda::GatedActivation::kSilu;
+}
+
 cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0) return {};
-  return {.num_experts = moe.num_experts,
+  return {.activation = ActivationOf(config.activation),
+          .num_experts = moe.num_experts,
           .num_shared = moe.shared_intermediate_size / moe.intermediate_size,
           .shared_gate = moe.shared_gate,
           .hidden_size = config.hidden_size,
           .intermediate_size = moe.intermediate_size,
           .experts_per_token = moe.experts_per_token,
+          .sigmoid = moe.sigmoid,
           .normalizes = moe.normalizes,
           .scale = moe.scale};
 }
@@ -110,18 +141,17 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceLayers(config));
   WINNOW_RETURN_IF_ERROR(CheckDeviceExperts(config, options));
-  if (config.o_bias || config.mlp_bias) {
-    return absl::UnimplementedError("on GPUs only q, k and v may have biases: this model has some of o or the MLP");
-  }
   const int head_dim = config.head_dim;
-  if (head_dim != 64 && head_dim != 96 && head_dim != 128 && head_dim != 256) {
-    return absl::UnimplementedError(absl::StrCat("on GPUs head_dim is 64, 96, 128 or 256, not ", head_dim));
+  constexpr std::array kHeadDims = {16, 32, 64, 96, 128, 256};
+  if (std::find(kHeadDims.begin(), kHeadDims.end(), head_dim) == kHeadDims.end()) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs head_dim is 16, 32, 64, 96, 128 or 256, not ", head_dim));
   }
   if (config.group_size() > 8) {
     return absl::UnimplementedError(
         absl::StrCat("on GPUs at most 8 query heads share a kv head, not ", config.group_size()));
   }
   const int count = options.shard.count;
+  if (count > 1) WINNOW_RETURN_IF_ERROR(CheckDeviceShards(config));
   if (count < 1 || options.shard.index < 0 || options.shard.index >= count || config.num_kv_heads % count != 0 ||
       config.intermediate_size % count != 0) {
     return absl::InvalidArgumentError(absl::StrCat(count, " GPUs cannot share ", config.num_query_heads,
@@ -147,20 +177,25 @@ size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config
 
 size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   const bool all = options_.parts == WeightParts::kAll;
-  const size_t hidden = config_.hidden_size, head = config_.head_dim;
+  const size_t hidden = config_.hidden_size;
   const size_t qkv = all ? config_.qkv_features() : config_.q_features();
   layers_.resize(config_.num_layers);
   cuda::Arena arena(region);
   for (int l = 0; l < config_.num_layers; ++l) {
     DeviceLayerWeights& layer = layers_[static_cast<size_t>(l)];
-    layer.input_norm = arena.TakeArray<float>(hidden);
-    if (all) layer.post_attention_norm = arena.TakeArray<float>(hidden);
-    if (config_.qk_norm) layer.q_norm = arena.TakeArray<float>(head);
-    if (config_.qk_norm && all) layer.k_norm = arena.TakeArray<float>(head);
+    if (config_.norms != NormPlacement::kAfter) layer.input_norm = arena.TakeArray<float>(hidden);
+    if (config_.qk_norm) layer.q_norm = arena.TakeArray<float>(config_.q_norm_features());
     if (config_.qkv_bias) layer.qkv_bias = arena.TakeArray<float>(qkv);
-    if (!all || !config_.moe.IsSparse(l)) continue;
-    layer.experts = ExpertShapeOf(config_);
-    layer.experts.router = arena.TakeArray<float>(layer.experts.num_logits() * hidden);
+    if (!all) continue;
+    if (config_.norms != NormPlacement::kAfter) layer.post_attention_norm = arena.TakeArray<float>(hidden);
+    if (config_.norms != NormPlacement::kBefore) {
+      layer.attention_post_norm = arena.TakeArray<float>(hidden);
+      layer.mlp_post_norm = arena.TakeArray<float>(hidden);
+    }
+    if (config_.qk_norm) layer.k_norm = arena.TakeArray<float>(config_.k_norm_features());
+    if (config_.attention_sinks) layer.sinks = arena.TakeArray<float>(config_.num_query_heads);
+    if (config_.o_bias) layer.o_bias = arena.TakeArray<float>(hidden);
+    if (config_.moe.IsSparse(l)) TakeExpertVectors(arena, config_, layer.experts);
   }
   if (all) final_norm_ = arena.TakeArray<float>(hidden);
   vector_bytes_ = arena.used_bytes();
@@ -277,13 +312,22 @@ class WeightSynthesis {
  private:
   static uint64_t Seed(uint64_t seed, uint64_t number) { return seed * 0x9E3779B97F4A7C15 + number; }
 
-  // Norms are ones, biases zeros, routers random. The host's copy lives until the stream is waited for.
+  // Norms are ones, biases and sinks zeros, routers random. The host's copy lives until the stream is waited for.
   void FillVectors(const DeviceWeights& weights) {
     vectors_.assign(weights.vector_bytes_ / sizeof(float), 1.0f);
     const auto* begin = static_cast<const float*>(weights.memory_->data());
+    const auto clear = [&](const float* vector, size_t count) {
+      if (vector != nullptr) std::fill_n(vectors_.begin() + (vector - begin), count, 0);
+    };
     for (const DeviceLayerWeights& layer : weights.layers_) {
-      if (layer.qkv_bias != nullptr)
-        std::fill_n(vectors_.begin() + (layer.qkv_bias - begin), layer.qkv.out_features, 0);
+      const cuda::ExpertMatrices& experts = layer.experts;
+      clear(layer.qkv_bias, layer.qkv.out_features);
+      clear(layer.sinks, weights.config_.num_query_heads);
+      clear(layer.o_bias, weights.config_.hidden_size);
+      clear(experts.router_bias, experts.num_logits());
+      clear(experts.correction, experts.num_experts);
+      clear(experts.gate_up_bias, size_t{2} * experts.num_all() * experts.intermediate_size);
+      clear(experts.down_bias, static_cast<size_t>(experts.num_all()) * experts.hidden_size);
       if (layer.is_sparse()) FillRouter(layer.experts, vectors_.begin() + (layer.experts.router - begin));
     }
     device_.CopyAsync(weights.memory_->data(), vectors_.data(), weights.vector_bytes_, stream_);

@@ -23,15 +23,19 @@ struct DeviceWeightOptions {
   WeightParts parts = WeightParts::kAll;
 };
 
-// Weights of one decoder layer in device memory. Norms and biases are f32; an absent one is null.
+// Weights of one decoder layer in device memory. Norms, biases and sinks are f32; an absent one is null.
 struct DeviceLayerWeights {
   const float* input_norm = nullptr;  // [hidden_size]
   cuda::DeviceMatrix qkv;             // hidden_size -> q heads, k heads, v heads; q heads alone for kQueryProjections
   const float* qkv_bias = nullptr;    // [qkv_features]
-  const float* q_norm = nullptr;      // [head_dim]
-  const float* k_norm = nullptr;      // [head_dim]
+  const float* q_norm = nullptr;      // [q_norm_features]
+  const float* k_norm = nullptr;      // [k_norm_features]
+  const float* sinks = nullptr;       // [num_query_heads] scores that take part in the softmax
   cuda::DeviceMatrix o;               // q_features -> hidden_size
-  const float* post_attention_norm = nullptr;  // [hidden_size]
+  const float* o_bias = nullptr;      // [hidden_size]
+  const float* attention_post_norm = nullptr;  // [hidden_size] of what attention gives
+  const float* post_attention_norm = nullptr;  // [hidden_size] before the MLP
+  const float* mlp_post_norm = nullptr;        // [hidden_size] of what the MLP gives
   // Of a dense MLP; without data in a sparse layer.
   cuda::DeviceMatrix gate_up;    // hidden_size -> gate, then up
   cuda::DeviceMatrix down;       // intermediate_size -> hidden_size
@@ -40,6 +44,7 @@ struct DeviceLayerWeights {
   bool is_sparse() const { return experts.num_experts > 0; }
 };
 
+cuda::GatedActivation ActivationOf(Activation activation);
 // The experts of a sparse layer of such a model, without the memory that they lie in; num_experts is 0 of a dense one.
 cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config);
 // Bytes of one of them: gate, up and down.

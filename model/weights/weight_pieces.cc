@@ -1,5 +1,6 @@
 #include "model/weights/weight_pieces.h"
 
+#include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 
 namespace winnow {
@@ -8,19 +9,32 @@ LayerPieces PiecesOfLayer(const ModelConfig& part, WeightShard shard, int layer)
   const size_t index = shard.index, shards = shard.count;
   const size_t hidden = part.hidden_size, intermediate = part.intermediate_size;
   const size_t q = part.q_features(), kv = part.kv_features();
-  const auto rows = [&](const char* name, size_t count) {
-    return WeightPiece{LayerTensor(layer, name), count * shards, hidden, index * count, count, 0, hidden};
+  const LayerNames names = LayerNamesOf(part, layer);
+  // `count` rows of a shard; where a tensor of `tensor_rows` has others before them, from `first` on.
+  const auto rows = [&](const std::string& projection, size_t count, size_t tensor_rows, size_t first) {
+    return WeightPiece{
+        projection + ".weight", tensor_rows * shards, hidden, first * shards + index * count, count, 0, hidden};
   };
-  const auto columns = [&](const char* name, size_t count) {
-    return WeightPiece{LayerTensor(layer, name), hidden, count * shards, 0, hidden, index * count, count};
+  const auto columns = [&](const std::string& projection, size_t count) {
+    return WeightPiece{projection + ".weight", hidden, count * shards, 0, hidden, index * count, count};
   };
   LayerPieces pieces;
-  pieces.qkv = {rows("self_attn.q_proj.weight", q), rows("self_attn.k_proj.weight", kv),
-                rows("self_attn.v_proj.weight", kv)};
-  pieces.o = {columns("self_attn.o_proj.weight", q)};
+  if (names.qkv.size() == 1) {
+    const size_t all = q + 2 * kv;
+    pieces.qkv = {rows(names.qkv[0], q, all, 0), rows(names.qkv[0], kv, all, q), rows(names.qkv[0], kv, all, q + kv)};
+  } else {
+    pieces.qkv = {rows(names.qkv[0], q, q, 0), rows(names.qkv[1], kv, kv, 0), rows(names.qkv[2], kv, kv, 0)};
+  }
+  pieces.o = {columns(names.o, q)};
   if (part.moe.IsSparse(layer)) return pieces;
-  pieces.gate_up = {rows("mlp.gate_proj.weight", intermediate), rows("mlp.up_proj.weight", intermediate)};
-  pieces.down = {columns("mlp.down_proj.weight", intermediate)};
+  if (names.gate_up.size() == 1) {
+    pieces.gate_up = {rows(names.gate_up[0], intermediate, 2 * intermediate, 0),
+                      rows(names.gate_up[0], intermediate, 2 * intermediate, intermediate)};
+  } else {
+    pieces.gate_up = {rows(names.gate_up[0], intermediate, intermediate, 0),
+                      rows(names.gate_up[1], intermediate, intermediate, 0)};
+  }
+  pieces.down = {columns(names.down, intermediate)};
   return pieces;
 }
 

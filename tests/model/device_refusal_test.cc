@@ -12,30 +12,42 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-absl::Status Check(ModelFamily family, const nlohmann::json& fields = nlohmann::json::object()) {
+absl::Status Check(ModelFamily family, const nlohmann::json& fields = nlohmann::json::object(), int num_gpus = 1) {
   const TinyModel model{.family = family, .head_dim = 64, .extra_fields = fields};
-  return CheckDeviceModel(ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny").value(), {});
+  return CheckDeviceModel(ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny").value(),
+                          {.shard = {.count = num_gpus}});
 }
 
 TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
   for (const ModelFamily family :
-       {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
+       {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3, ModelFamily::kMixtral,
+        ModelFamily::kQwen3Moe, ModelFamily::kGptOss, ModelFamily::kPhi3, ModelFamily::kOlmo2, ModelFamily::kOlmo3,
+        ModelFamily::kGemma3}) {
     EXPECT_THAT(Check(family), IsOkStatus()) << ModelFamilyName(family);
   }
+  EXPECT_THAT(Check(ModelFamily::kMistral, {{"sliding_window", 128}}), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kQwen2Moe, {{"shared_expert_intermediate_size", 80}}), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kGlm4Moe, {{"n_group", 1}, {"topk_group", 1}}), IsOkStatus());
   const auto refused = [](ModelFamily family, const char* what) {
     return FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr(what), HasSubstr(ModelFamilyName(family))));
   };
-  for (const ModelFamily family : {ModelFamily::kMixtral, ModelFamily::kQwen3Moe}) {
-    EXPECT_THAT(Check(family), IsOkStatus()) << ModelFamilyName(family);
-  }
-  EXPECT_THAT(Check(ModelFamily::kQwen2Moe, {{"shared_expert_intermediate_size", 80}}), IsOkStatus());
   EXPECT_THAT(Check(ModelFamily::kQwen2Moe), refused(ModelFamily::kQwen2Moe, "no multiple of another's"));
-  EXPECT_THAT(Check(ModelFamily::kGptOss), refused(ModelFamily::kGptOss, "its activation"));
-  EXPECT_THAT(Check(ModelFamily::kPhi3), refused(ModelFamily::kPhi3, "stored as one tensor"));
-  EXPECT_THAT(Check(ModelFamily::kOlmo2), refused(ModelFamily::kOlmo2, "norms after attention"));
-  EXPECT_THAT(Check(ModelFamily::kGemma3), refused(ModelFamily::kGemma3, "norms after attention"));
-  EXPECT_THAT(Check(ModelFamily::kMistral, {{"sliding_window", 128}}),
-              refused(ModelFamily::kMistral, "sliding windows"));
+  EXPECT_THAT(Check(ModelFamily::kGlm4Moe), refused(ModelFamily::kGlm4Moe, "experts chosen in groups"));
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3), refused(ModelFamily::kDeepseekV3, "latent attention"));
+  EXPECT_THAT(Check(ModelFamily::kLlama, {{"mlp_bias", true}}), refused(ModelFamily::kLlama, "biases of the MLP"));
+  EXPECT_THAT(Check(ModelFamily::kGemma3, {{"final_logit_softcapping", 30}}),
+              refused(ModelFamily::kGemma3, "a cap of logits"));
+}
+
+TEST(DeviceRefusalTest, NamesWhatSeveralGpusCannotShare) {
+  const auto refused = [](const char* what) {
+    return FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr(what), HasSubstr("--tensor-parallel=1")));
+  };
+  EXPECT_THAT(Check(ModelFamily::kLlama, nlohmann::json::object(), 2), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kMistral, {{"sliding_window", 128}}, 2), refused("sliding windows"));
+  EXPECT_THAT(Check(ModelFamily::kOlmo2, nlohmann::json::object(), 2), refused("norms after attention"));
+  EXPECT_THAT(Check(ModelFamily::kLlama, {{"attention_bias", true}}, 2), refused("a bias of o"));
+  EXPECT_THAT(Check(ModelFamily::kMixtral, nlohmann::json::object(), 2), refused("a mixture of experts"));
 }
 
 }  // namespace

@@ -153,6 +153,59 @@ TEST_P(QuantizedUploadTest, DequantisesExperts) {
   }
 }
 
+// Experts that lie in one tensor, by inputs or as MXFP4, with gate and up in turn: the same numbers either way, and
+// those of the checkpoint, with their biases.
+TEST(FusedExperts, AreSortedAndDequantised) {
+  TinyModel model = UploadedModel();
+  model.family = ModelFamily::kGptOss;
+  model.attention_bias = true;
+  const TempDir quantized, plain;
+  WriteMxfp4Checkpoint(model, quantized.path(), plain.path());
+  const auto device = test::OpenHostDevice(0);
+  const auto load = [&](const TempDir& dir) {
+    return DeviceWeights::Load(test::HostGpuTable(), **device, *Checkpoint::Open(dir.path()).value(),
+                               LoadModelConfig(dir.path()).value());
+  };
+  const auto weights = load(quantized), expected = load(plain);
+  ASSERT_THAT(weights, IsOkStatus());
+  ASSERT_THAT(expected, IsOkStatus());
+  const auto checkpoint = Checkpoint::Open(plain.path()).value();
+  for (int l = 0; l < model.num_layers; ++l) {
+    const cuda::ExpertMatrices& experts = (*expected)->layer(l).experts;
+    const size_t hidden = experts.hidden_size, width = experts.intermediate_size, count = experts.num_experts;
+    const size_t matrix_bytes = 2 * count * hidden * width;
+    EXPECT_EQ(std::memcmp((*weights)->layer(l).experts.gate_up, experts.gate_up, 2 * matrix_bytes), 0);
+    EXPECT_EQ(std::memcmp((*weights)->layer(l).experts.down, experts.down, matrix_bytes), 0);
+    const auto values = [&](const char* name) {
+      const TensorView tensor = checkpoint->Find(LayerTensor(l, absl::StrCat("mlp.experts.", name))).value();
+      std::vector<float> all;
+      AppendAsF32(tensor, 0, tensor.bytes.size() / TensorDtypeBytes(tensor.dtype), all);
+      return all;
+    };
+    const std::vector<float> gate_up = values("gate_up_proj"), down = values("down_proj");
+    const std::vector<float> gate_up_bias = values("gate_up_proj_bias"), down_bias = values("down_proj_bias");
+    const auto* const packed = static_cast<const uint16_t*>(experts.gate_up);
+    const auto* const packed_down = static_cast<const uint16_t*>(experts.down);
+    for (size_t expert = 0; expert < count; ++expert) {
+      for (size_t out = 0; out < 2 * width; ++out) {
+        const size_t stored = out % width * 2 + out / width;
+        ASSERT_EQ(experts.gate_up_bias[expert * 2 * width + out], gate_up_bias[expert * 2 * width + stored]);
+        for (size_t in = 0; in < hidden; ++in) {
+          ASSERT_EQ(packed[(expert * 2 * width + out) * hidden + in],
+                    F32ToBf16(gate_up[(expert * hidden + in) * 2 * width + stored]));
+        }
+      }
+      for (size_t out = 0; out < hidden; ++out) {
+        ASSERT_EQ(experts.down_bias[expert * hidden + out], down_bias[expert * hidden + out]);
+        for (size_t in = 0; in < width; ++in) {
+          ASSERT_EQ(packed_down[(expert * hidden + out) * width + in],
+                    F32ToBf16(down[(expert * width + in) * hidden + out]));
+        }
+      }
+    }
+  }
+}
+
 // Without a checkpoint sizes are those that its config promises.
 TEST(QuantizedUpload, ConfigsGiveTheBytesOfTheirForms) {
   const auto bytes = [](const char* model) {

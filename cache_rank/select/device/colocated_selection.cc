@@ -9,13 +9,14 @@ namespace winnow {
 
 ColocatedSelection::ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection,
                                        const PlanBucket& bucket, const cuda::CacheInbox& inbox,
-                                       const cuda::InferenceInbox& peer, int num_layers)
+                                       const cuda::InferenceInbox& peer, int num_layers,
+                                       std::span<const uint32_t> windows)
     : plan_(plan),
       selection_(selection),
       bucket_(bucket),
       inbox_(inbox),
       peer_(peer),
-      order_(SelectOrder(plan.spec(), num_layers)),
+      order_(SelectOrder(plan.spec(), num_layers, windows)),
       hidden_(device.NewEvent()),
       pushed_(num_layers),
       appended_(num_layers) {}

@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache_rank/select/device/device_plan.h"
@@ -16,8 +17,10 @@ namespace winnow {
 // Everything is borrowed and outlives it.
 class ColocatedSelection final : public ColocatedCache {
  public:
+  // `windows`: as in SelectOrder.
   ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
-                     const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer, int num_layers);
+                     const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer, int num_layers,
+                     std::span<const uint32_t> windows = {});
 
   void BeginPlan(cuda::Stream stream) override;
   void OnHidden(cuda::Stream stream, int layer) override;

@@ -12,11 +12,11 @@ constexpr int kPastLayersAhead = 2;
 
 class OrderBuilder {
  public:
-  explicit OrderBuilder(int num_layers) : num_layers_(num_layers) {}
+  OrderBuilder(int num_layers, std::span<const uint32_t> windows) : num_layers_(num_layers), windows_(windows) {}
 
   void Wait(Kind kind, int layer) { actions_.push_back({kind, layer}); }
   void Select(Kind queries, int layer, int hidden_layer = 0) {
-    if (layer >= num_layers_) return;
+    if (!Selects(layer)) return;
     actions_.push_back({queries, layer, hidden_layer});
     actions_.push_back({Kind::kSelect, layer});
   }
@@ -25,20 +25,27 @@ class OrderBuilder {
     Push(layer);
   }
   void Push(int layer) {
-    if (layer < num_layers_) actions_.push_back({Kind::kPush, layer});
+    if (Selects(layer)) actions_.push_back({Kind::kPush, layer});
   }
-  void Append(int layer) { actions_.push_back({Kind::kAppend, layer}); }
+  void Append(int layer) {
+    if (Selects(layer)) actions_.push_back({Kind::kAppend, layer});
+  }
   std::vector<SelectAction> Take() { return std::move(actions_); }
 
  private:
+  bool Selects(int layer) const {
+    return layer < num_layers_ && (windows_.empty() || windows_[static_cast<size_t>(layer)] == 0);
+  }
+
   const int num_layers_;
+  const std::span<const uint32_t> windows_;
   std::vector<SelectAction> actions_;
 };
 
 }  // namespace
 
-std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers) {
-  OrderBuilder order(num_layers);
+std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers, std::span<const uint32_t> windows) {
+  OrderBuilder order(num_layers, windows);
   const int lookahead = static_cast<int>(spec.lookahead);
   // With fewer layers than that the last one still comes after the first append.
   const int layers_ahead = std::min(kPastLayersAhead, num_layers - 1);

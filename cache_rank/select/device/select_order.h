@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "common/selection/selection_spec.h"
@@ -32,6 +33,8 @@ struct SelectAction {
 // Row 0 of a plan's inbox is taken before the delta of its last layer is pushed: behind that delta the inference rank
 // may begin the next plan, whose first layer writes there. Nothing is pushed before the plan's first wait, behind which
 // attention of the plan before has read all slots; what follows from the past alone is selected before it.
-std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers);
+// `windows`: as ModelConfig has them; of layers with a sliding window nothing is selected and nothing kept.
+std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers,
+                                      std::span<const uint32_t> windows = {});
 
 }  // namespace winnow

@@ -49,8 +49,8 @@ Plan MakePlan(const DecodeAttentionParams& params) {
   const uint32_t num_lists = NumLists(params);
   const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
                                              : params.unit_level == kClustered;
-  if (cluster && MaxUnits(params, kSplit) > 1 && params.head_dim <= 128 && HasLargeClusters())
-    return {kSplit, kClusterUnits, true};
+  const bool fits = params.head_dim >= 64 && params.head_dim <= 128;
+  if (cluster && MaxUnits(params, kSplit) > 1 && fits && HasLargeClusters()) return {kSplit, kClusterUnits, true};
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
     while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
@@ -69,7 +69,9 @@ size_t ScratchBytes(const DecodeAttentionParams& params) {
 }
 
 void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
-  WINNOW_CHECK(params.head_dim == 64 || params.head_dim == 96 || params.head_dim == 128 || params.head_dim == 256);
+  const bool is_small = params.kv_dtype == Dtype::kBf16 && (params.head_dim == 16 || params.head_dim == 32);
+  WINNOW_CHECK(is_small || params.head_dim == 64 || params.head_dim == 96 || params.head_dim == 128 ||
+               params.head_dim == 256);
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= 64 && params.num_kv_heads <= 256);
   WINNOW_CHECK(params.num_query_heads % params.num_kv_heads == 0 &&
                params.num_query_heads / params.num_kv_heads <= kMaxGroup);

@@ -43,6 +43,10 @@ void LaunchDecodeOf(cudaStream_t stream, DecodeLaunch launch) {
 
 template <Dtype kDtype>
 void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch) {
+  if constexpr (kDtype == Dtype::kBf16) {  // of small models, with which a way to serve is tried
+    if (launch.params.head_dim == 16) return LaunchDecodeOf<16, kDtype, false>(stream, launch);
+    if (launch.params.head_dim == 32) return LaunchDecodeOf<32, kDtype, false>(stream, launch);
+  }
   switch (launch.params.head_dim) {
     case 64:
       return launch.clustered ? LaunchDecodeOf<64, kDtype, true>(stream, launch)

@@ -91,8 +91,9 @@ class PartMerger : Worker<kHeadDim, kDtype> {
       for (int i = 0; i < 4; ++i) fold.Take(parts[i], i);
     }
     const AttentionElement list = fold.Finish();
-    WriteElement(out_at, list.o, list.l);
-    if (fragment < 32 && quad == 0 && element / 2 == 0) WriteLse(query, list.m, list.l);
+    const float l = WithSink(list_index, head, list.m, list.l);
+    WriteElement(out_at, list.o, l);
+    if (fragment < 32 && quad == 0 && element / 2 == 0) WriteLse(query, list.m, l);
   }
 
  private:
@@ -171,21 +172,28 @@ class PartMerger : Worker<kHeadDim, kDtype> {
       const int in_group = 2 * Pair() + head;
       if (in_group >= group_) break;
       const size_t query = Query(list_index, in_group);
+      const float l = WithSink(list_index, in_group, state.m[head], state.l[head]);
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
         if (!HasTile(i)) break;
 #pragma unroll
         for (int high = 0; high < 2; ++high) {
           WriteElement(query * kHeadDim + Fragment::ValueElement(FirstTile() + i, Quad(), high),
-                       state.o[i][2 * high + head], state.l[head]);
+                       state.o[i][2 * high + head], l);
         }
       }
-      if (Warp() == 0 && Quad() == 0) WriteLse(query, state.m[head], state.l[head]);
+      if (Warp() == 0 && Quad() == 0) WriteLse(query, state.m[head], l);
     }
   }
 
   __device__ size_t Query(uint32_t list_index, int head) const {
     return static_cast<size_t>(list_index) * group_ + head;
+  }
+  // l with the head's sink in it; an empty list stays empty.
+  __device__ float WithSink(uint32_t list_index, int head, float m, float l) const {
+    if (params_.sinks == nullptr || l == 0) return l;
+    const float sink = params_.sinks[list_index % params_.num_kv_heads * group_ + head] * 1.4426950408889634f;
+    return __fadd_rn(l, Exp2(sink - m));
   }
   __device__ void WriteElement(size_t at, float o, float l) const {
     const float value = l == 0 ? 0.0f : __fmaf_rn(o, __frcp_rn(l), 0.0f);  // no negative zero: Fold may lose it

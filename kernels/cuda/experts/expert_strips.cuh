@@ -8,6 +8,7 @@
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
+#include "kernels/cuda/step/activation.cuh"
 
 // Products of few rows with each of the experts that they touch, bound by reading those once. A block takes a strip of
 // an expert's outputs, and all rows that go there; its warps share out k. Weights go straight to registers: a lane
@@ -22,12 +23,20 @@ inline constexpr int kStripOutputs = 32;  // two mma tiles: 16 of gate and 16 of
 struct StripProduct {
   const __nv_bfloat16* weight;
   int64_t matrix_elements;  // of an expert's
+  int matrix_rows;
   int in_features;
-  int out_features;  // that come out: of gate and up one half
+  int out_features;   // that come out: of gate and up one half
+  const float* bias;  // [experts][matrix_rows]; may be null
+  GatedActivation activation;
   const __nv_bfloat16* x;
   bool x_by_row;  // rows of x are those of the pairs; otherwise there is one for each pair
   void* out;      // bf16 of gated ones, else f32
 };
+
+// What is added to the sum of a row of an expert's matrix: of gate and up, rows of up lie behind those of gate.
+__device__ inline float BiasOf(const StripProduct& p, uint32_t expert, int row) {
+  return p.bias == nullptr ? 0.0f : p.bias[static_cast<int64_t>(expert) * p.matrix_rows + row];
+}
 
 // Weights are read once a step: they take no place in the L1.
 __device__ inline uint4 LoadOnce(const __nv_bfloat16* from) {
@@ -129,14 +138,16 @@ __device__ void StripOfPairs(const StripProduct& p, const RoutedRows& routed, ui
     const int64_t row = static_cast<int64_t>(first + pair) * p.out_features;
     if constexpr (kGated) {
       if (strip + out >= p.out_features) continue;
-      const float gate = total[0];
-      static_cast<__nv_bfloat16*>(p.out)[row + strip + out] = __float2bfloat16(gate / (1 + expf(-gate)) * total[1]);
+      const float gate = total[0] + BiasOf(p, expert, strip + out);
+      const float up = total[1] + BiasOf(p, expert, p.out_features + strip + out);
+      static_cast<__nv_bfloat16*>(p.out)[row + strip + out] = __float2bfloat16(Activate(p.activation, gate, up));
     } else {
       const float weight = routed.weights[first + pair];
 #pragma unroll
       for (int tile = 0; tile < 2; ++tile) {
         const int at = strip + tile * 16 + out;
-        if (at < p.out_features) static_cast<float*>(p.out)[row + at] = weight * total[tile];
+        if (at >= p.out_features) continue;
+        static_cast<float*>(p.out)[row + at] = weight * (total[tile] + BiasOf(p, expert, at));
       }
     }
   }

@@ -110,8 +110,9 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
           float value[2];
 #pragma unroll
           for (int odd = 0; odd < 2; ++odd) {
-            const float gate = sums[i][j][half * 2 + odd];
-            value[odd] = gate / (1 + expf(-gate)) * sums[i][j + 4][half * 2 + odd];
+            const float gate = sums[i][j][half * 2 + odd] + BiasOf(p, tile.expert, column + odd);
+            const float up = sums[i][j + 4][half * 2 + odd] + BiasOf(p, tile.expert, p.out_features + column + odd);
+            value[odd] = Activate(p.activation, gate, up);
           }
           *reinterpret_cast<uint32_t*>(out + column) = PackBf16(value[0], value[1]);
         }
@@ -123,7 +124,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
           const int column = first_out + warp_out + j * 8 + lane % 4 * 2;
           if (column >= p.out_features) continue;
           *reinterpret_cast<float2*>(out + column) =
-              make_float2(weight * sums[i][j][half * 2], weight * sums[i][j][half * 2 + 1]);
+              make_float2(weight * (sums[i][j][half * 2] + BiasOf(p, tile.expert, column)),
+                          weight * (sums[i][j][half * 2 + 1] + BiasOf(p, tile.expert, column + 1)));
         }
       }
     }

@@ -39,8 +39,11 @@ void GateUp(Stream stream, ExpertRows rows, const ExpertGateUpParams& params) {
   Launch<true>(stream, rows, of, params.routed, params.num_rows,
                {.weight = static_cast<const __nv_bfloat16*>(of.gate_up),
                 .matrix_elements = int64_t{2} * of.intermediate_size * of.hidden_size,
+                .matrix_rows = 2 * of.intermediate_size,
                 .in_features = of.hidden_size,
                 .out_features = of.intermediate_size,
+                .bias = of.gate_up_bias,
+                .activation = of.activation,
                 .x = static_cast<const __nv_bfloat16*>(params.x),
                 .x_by_row = true,
                 .out = params.out});
@@ -51,8 +54,11 @@ void Down(Stream stream, ExpertRows rows, const ExpertDownParams& params) {
   Launch<false>(stream, rows, of, params.routed, params.num_rows,
                 {.weight = static_cast<const __nv_bfloat16*>(of.down),
                  .matrix_elements = int64_t{of.hidden_size} * of.intermediate_size,
+                 .matrix_rows = of.hidden_size,
                  .in_features = of.intermediate_size,
                  .out_features = of.hidden_size,
+                 .bias = of.down_bias,
+                 .activation = of.activation,
                  .x = static_cast<const __nv_bfloat16*>(params.x),
                  .x_by_row = false,
                  .out = params.out});

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/arena.h"
 #include "kernels/cuda/device/stream.h"
+#include "kernels/cuda/step/activation.h"
 
 namespace winnow::cuda {
 
@@ -12,15 +13,23 @@ namespace winnow::cuda {
 // aligned to 16 bytes.
 struct ExpertMatrices {
   // A router's row for each routed expert; where the shared ones have a gate, its row comes last.
-  const float* router = nullptr;  // [num_logits(), hidden_size]
-  const void* gate_up = nullptr;  // [num_all(), 2 * intermediate_size, hidden_size] bf16: gate, then up
-  const void* down = nullptr;     // [num_all(), hidden_size, intermediate_size] bf16
-  int num_experts = 0;            // that are routed to, at most kMaxExperts with the shared ones
-  int num_shared = 0;             // at most kMaxExpertsPerToken
-  bool shared_gate = false;       // a row's share of the shared experts is the sigmoid of the router's last logit
+  const float* router = nullptr;       // [num_logits(), hidden_size]
+  const float* router_bias = nullptr;  // [num_logits()]; may be null
+  // [num_experts], may be null: added to probabilities that are sigmoids where experts are chosen, not where they
+  // weigh.
+  const float* correction = nullptr;
+  const void* gate_up = nullptr;        // [num_all(), 2 * intermediate_size, hidden_size] bf16: gate, then up
+  const void* down = nullptr;           // [num_all(), hidden_size, intermediate_size] bf16
+  const float* gate_up_bias = nullptr;  // [num_all(), 2 * intermediate_size]; may be null
+  const float* down_bias = nullptr;     // [num_all(), hidden_size]; may be null
+  GatedActivation activation = GatedActivation::kSilu;
+  int num_experts = 0;       // that are routed to, at most kMaxExperts with the shared ones
+  int num_shared = 0;        // at most kMaxExpertsPerToken
+  bool shared_gate = false;  // a row's share of the shared experts is the sigmoid of the router's last logit
   int hidden_size = 0;
   int intermediate_size = 0;
   int experts_per_token = 0;  // at most kMaxExpertsPerToken
+  bool sigmoid = false;       // probabilities are sigmoids of the logits, not a softmax over all of them
   bool normalizes = false;    // the chosen probabilities are divided by their sum
   float scale = 1;            // and then multiplied with this
 
@@ -96,9 +105,9 @@ enum class ExpertRows : uint8_t {
   kMany,  // bound by arithmetic
 };
 
-// Chooses each row's experts: those of the largest logits, ties to the lower expert, with the softmax over all of them
-// as weights (the CPU's RouteParams). Logits are sums in f32; those of
-// many rows are of weights with 16 significant bits, which is all that those have that were trained in bf16.
+// Chooses each row's experts: those of the largest probabilities, ties to the lower expert, with these as weights (the
+// CPU's RouteParams, without groups). Logits are sums in f32; those of many rows are of weights with 16 significant
+// bits, which is all that those have that were trained in bf16.
 struct RouteRowsParams {
   ExpertMatrices experts;
   const void* x = nullptr;  // [num_rows, hidden_size] bf16, what the experts read
@@ -108,7 +117,7 @@ struct RouteRowsParams {
   RoutedRows routed;
 };
 
-// out[pair] = bf16(silu(gate x) * (up x)) of the pair's expert and row.
+// out[pair] = bf16(activation(gate x, up x)) of the pair's expert and row.
 struct ExpertGateUpParams {
   ExpertMatrices experts;
   RoutedRows routed;

@@ -22,40 +22,39 @@ __device__ uint32_t KeyOf(float x) {
   return x != x ? 0 : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-__device__ float FromKey(uint32_t key) {
-  return __uint_as_float((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
-}
-
 // By one warp, each lane of which looks at kLaneExperts experts.
 template <int kLaneExperts>
 __device__ void ChooseExperts(const RouteRowsParams& p, int row) {
   const ExpertMatrices& of = p.experts;
   const uint32_t lane = threadIdx.x % 32, count = of.experts_per_token;
   const float* const logits = p.routed.logits + static_cast<int64_t>(row) * of.num_logits();
-  float own[kLaneExperts];
+  float own[kLaneExperts];                // logits, or their sigmoids
   uint32_t keys[kLaneExperts], left = 0;  // of the lane's experts, which have not been chosen
 #pragma unroll
   for (int i = 0; i < kLaneExperts; ++i) {
     const uint32_t expert = i * 32 + lane;
     own[i] = expert < of.num_experts ? __ldcg(logits + expert) : -INFINITY;
-    keys[i] = KeyOf(own[i]);
+    if (of.sigmoid) own[i] = 1 / (1 + expf(-own[i]));
+    const bool is_corrected = of.correction != nullptr && expert < of.num_experts;
+    keys[i] = KeyOf(is_corrected ? own[i] + of.correction[expert] : own[i]);
     if (expert < of.num_experts) left |= 1u << i;
   }
   uint32_t chosen = ~0u;  // of lane i the i-th best
-  float chosen_logit = -INFINITY, largest = 0;
+  float of_chosen = -INFINITY, largest = 0;
   for (uint32_t i = 0; i < count; ++i) {
     uint32_t best = 0, at_best = ~0u;
+    float own_of_best = 0;
 #pragma unroll
     for (int at = 0; at < kLaneExperts; ++at) {
       const bool is_better = (left >> at & 1) != 0 && (at_best == ~0u || keys[at] > best);
-      if (is_better) best = keys[at], at_best = at;
+      if (is_better) best = keys[at], at_best = at, own_of_best = own[at];
     }
     const uint32_t of_all = __reduce_max_sync(~0u, best);
     const uint32_t expert = __reduce_min_sync(~0u, best == of_all && at_best != ~0u ? at_best * 32 + lane : ~0u);
-    const float logit = FromKey(of_all);
-    if (i == 0) largest = logit;
+    const float value = __shfl_sync(~0u, own_of_best, expert % 32);
+    if (i == 0) largest = value;
     if (expert % 32 == lane) left &= ~(1u << expert / 32);
-    if (i == lane) chosen = expert, chosen_logit = logit;
+    if (i == lane) chosen = expert, of_chosen = value;
   }
   float total = 0;
 #pragma unroll
@@ -63,7 +62,8 @@ __device__ void ChooseExperts(const RouteRowsParams& p, int row) {
     if (i * 32 + lane < of.num_experts) total += expf(own[i] - largest);
   }
   total = WarpSum(total);
-  const float probability = lane < count ? expf(chosen_logit - largest) / total : 0;
+  const float share_of_chosen = of.sigmoid ? of_chosen : expf(of_chosen - largest) / total;
+  const float probability = lane < count ? share_of_chosen : 0;
   uint32_t place = 0;  // among the chosen, by expert
   for (uint32_t i = 0; i < count; ++i) place += __shfl_sync(~0u, chosen, i) < chosen;
   const float sum = of.normalizes ? WarpSum(probability) : 1;
@@ -212,6 +212,7 @@ void RouteRows(Stream stream, ExpertRows rows, const RouteRowsParams& params) {
   const ExpertMatrices& of = params.experts;
   WINNOW_CHECK(of.num_all() <= kMaxExperts && of.num_shared <= kMaxExpertsPerToken);
   WINNOW_CHECK(of.experts_per_token >= 1 && of.experts_per_token <= std::min(of.num_experts, kMaxExpertsPerToken));
+  WINNOW_CHECK(of.sigmoid || of.correction == nullptr);
   WINNOW_CHECK(of.hidden_size % 8 == 0 && params.num_rows >= 0 &&
                static_cast<uint32_t>(params.num_rows) <= params.routed.max_rows);
   if (params.num_rows == 0) return;

@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kLogitWarps = 8;
 
+__device__ float RouterBias(const RouteRowsParams& p, int logit) {
+  return p.experts.router_bias == nullptr ? 0.0f : p.experts.router_bias[logit];
+}
+
 // Logits of one router row for kRows rows of x. A row's sum has the same order for every kRows.
 template <int kRows>
 __global__ void __launch_bounds__(32 * kLogitWarps) RouterLogitsKernel(const RouteRowsParams p) {
@@ -40,7 +44,7 @@ __global__ void __launch_bounds__(32 * kLogitWarps) RouterLogitsKernel(const Rou
   for (int r = 0; r < kRows; ++r) {
     const float sum = WarpSum(sums[r]);
     if (lane == 0 && first_row + r < p.num_rows) {
-      p.routed.logits[static_cast<int64_t>(first_row + r) * num_logits + logit] = sum;
+      p.routed.logits[static_cast<int64_t>(first_row + r) * num_logits + logit] = sum + RouterBias(p, logit);
     }
   }
 }
@@ -103,7 +107,7 @@ __global__ void __launch_bounds__(2 * kLogitTileRows) RouterTilesKernel(const Ro
     for (int i = 0; i < 4; ++i) {
       const int row = first_row + i / 2 * 8 + line, logit = first_logit + j * 8 + lane % 4 * 2 + i % 2;
       if (row < p.num_rows && logit < num_logits) {
-        p.routed.logits[static_cast<int64_t>(row) * num_logits + logit] = sums[j][i];
+        p.routed.logits[static_cast<int64_t>(row) * num_logits + logit] = sums[j][i] + RouterBias(p, logit);
       }
     }
   }

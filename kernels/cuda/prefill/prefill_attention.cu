@@ -8,7 +8,7 @@ namespace {
 
 void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
   if (params.num_queries == 0) return;
-  if (ComputeMajor() == 9) {
+  if (ComputeMajor() == 9 && params.head_dim >= 64) {
     PrefillAttentionWgmma(stream, params);
   } else {
     PrefillAttentionMma(stream, params);

@@ -16,8 +16,8 @@ struct PrefillMask {
   __device__ PrefillMask(const PrefillAttentionParams& p, int kv_head, int first_query, int num_rows)
       : first(static_cast<int>(p.first_position) + first_query),
         last(static_cast<int>(p.first_position) + min(first_query + num_rows, p.num_queries) - 1),
-        window(p.streaming_window != nullptr ? static_cast<int>(p.streaming_window[kv_head]) : 0),
-        sinks(static_cast<int>(p.streaming_sinks)) {}
+        window(static_cast<int>(p.streaming_window != nullptr ? p.streaming_window[kv_head] : p.sliding_window)),
+        sinks(p.streaming_window != nullptr ? static_cast<int>(p.streaming_sinks) : 0) {}
 
   __device__ bool Sees(int position, int key) const {
     return key <= position && (window == 0 || key < sinks || position - key < window);

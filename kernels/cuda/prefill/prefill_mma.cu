@@ -191,6 +191,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
     sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
     const int query = first_query + warp * 16 + lane / 4 + r * 8;
     if (query >= p.num_queries) continue;
+    if (p.sinks != nullptr) sum[r] += Exp2(p.sinks[head] * kLog2E - largest[r] * scale);
     const float inverse = sum[r] > 0 ? 1 / sum[r] : 0;
     auto* to = static_cast<__nv_bfloat16*>(p.out) + query * q_stride + head * kHeadDim + lane % 4 * 2;
 #pragma unroll
@@ -214,6 +215,10 @@ void Launch(Stream stream, const PrefillAttentionParams& params) {
 
 void PrefillAttentionMma(Stream stream, const PrefillAttentionParams& params) {
   switch (params.head_dim) {
+    case 16:
+      return Launch<16>(stream, params);
+    case 32:
+      return Launch<32>(stream, params);
     case 64:
       return Launch<64>(stream, params);
     case 96:

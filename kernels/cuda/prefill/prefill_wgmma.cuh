@@ -214,14 +214,16 @@ class Consumer {
     Round(s, weights);
   }
 
-  // Through the shared memory of this consumer's queries, which nothing reads any more.
-  __device__ void Write(const TensorMaps& maps, int head, int first_query) {
+  // Through the shared memory of this consumer's queries, which nothing reads any more. `sinks`: as in
+  // PrefillAttentionParams; `scale`: that of Run.
+  __device__ void Write(const TensorMaps& maps, const float* sinks, float scale, int head, int first_query) {
     float inverse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float sum = rows_.sum[r];
       sum += __shfl_xor_sync(0xffffffffu, sum, 1);
       sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+      if (sinks != nullptr) sum += Exp2(sinks[head] * kLog2E - rows_.base_score[r] * scale);
       inverse[r] = sum > 0 ? 1 / sum : 0;
     }
 #pragma unroll
@@ -356,7 +358,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int number = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup - 1, 0);
     Consumer<kHeadDim> consumer(mask, number, q_shared, barriers);
     consumer.Run(p.scale * kLog2E);
-    consumer.Write(maps, head, first_query);
+    consumer.Write(maps, p.sinks, p.scale * kLog2E, head, first_query);
   }
 #else
   __trap();

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/philox.cuh"
 #include "kernels/cuda/device/row_math.cuh"
+#include "kernels/cuda/step/activation.cuh"
 #include "kernels/cuda/step/elementwise.h"
 #include "kernels/cuda/step/rope_append.h"
 #include "kernels/cuda/step/sample.h"
@@ -30,8 +31,11 @@ __global__ void __launch_bounds__(kThreads) EmbedKernel(EmbedParams p) {
   const Float8 values =
       LoadFloat8(static_cast<const __nv_bfloat16*>(p.embedding) + id * static_cast<size_t>(p.hidden_size) + column);
   float4* out = reinterpret_cast<float4*>(p.x + static_cast<size_t>(blockIdx.x) * p.hidden_size + column);
-  out[0] = make_float4(values.at[0], values.at[1], values.at[2], values.at[3]);
-  out[1] = make_float4(values.at[4], values.at[5], values.at[6], values.at[7]);
+  float x[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) x[i] = p.scale * values.at[i];
+  out[0] = make_float4(x[0], x[1], x[2], x[3]);
+  out[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
 void Embed(Stream stream, const EmbedParams& params) {
@@ -50,7 +54,8 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = threadIdx.x + i * blockDim.x;
-    if (at < width) weight[i] = reinterpret_cast<const float4*>(p.weight)[at];
+    weight[i] = make_float4(1, 1, 1, 1);
+    if (at < width && p.weight != nullptr) weight[i] = reinterpret_cast<const float4*>(p.weight)[at];
   }
   LetDependentsStart();
   WaitForInputs();
@@ -59,6 +64,17 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
   for (int i = 0; i < kVectors; ++i) {
     const int at = threadIdx.x + i * blockDim.x;
     x[i] = at < width ? row[at] : make_float4(0, 0, 0, 0);
+  }
+  if (p.bias != nullptr) {
+    float4* const biased = reinterpret_cast<float4*>(p.biased) + static_cast<size_t>(blockIdx.x) * width;
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = threadIdx.x + i * blockDim.x;
+      if (at >= width) continue;
+      const float4 bias = reinterpret_cast<const float4*>(p.bias)[at];
+      x[i].x += bias.x, x[i].y += bias.y, x[i].z += bias.z, x[i].w += bias.w;
+      biased[at] = x[i];
+    }
   }
   float sum = 0;
 #pragma unroll
@@ -71,7 +87,7 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
   __syncthreads();
   const int lane = threadIdx.x % kWarp;
   sum = WarpSum(lane < blockDim.x / kWarp ? warp_sums[lane] : 0.0f);
-  const float inverse = 1 / sqrtf(sum / static_cast<float>(p.hidden_size) + p.epsilon);
+  const float inverse = p.weight == nullptr ? 1 : 1 / sqrtf(sum / static_cast<float>(p.hidden_size) + p.epsilon);
   uint2* out = static_cast<uint2*>(p.out) + static_cast<size_t>(blockIdx.x) * width;
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
@@ -96,8 +112,47 @@ void RmsNorm(Stream stream, const RmsNormParams& params) {
   }
 }
 
+// One CTA per row, which is read twice: the second time from the cache.
+__global__ void __launch_bounds__(kNormThreads) NormRowsKernel(NormRowsParams p) {
+  LetDependentsStart();
+  WaitForInputs();
+  const int width = p.width / 4;
+  const float4* const x = reinterpret_cast<const float4*>(p.x + blockIdx.x * p.x_stride);
+  float4* const y = reinterpret_cast<float4*>(p.y + blockIdx.x * p.y_stride);
+  float sum = 0;
+  for (int at = threadIdx.x; at < width; at += blockDim.x) {
+    const float4 v = x[at];
+    sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
+  }
+  __shared__ float warp_sums[kWarp];
+  sum = WarpSum(sum);
+  if (threadIdx.x % kWarp == 0) warp_sums[threadIdx.x / kWarp] = sum;
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  sum = WarpSum(lane < blockDim.x / kWarp ? warp_sums[lane] : 0.0f);
+  const float inverse = 1 / sqrtf(sum / static_cast<float>(p.width) + p.epsilon);
+  for (int at = threadIdx.x; at < width; at += blockDim.x) {
+    const float4 v = x[at], w = reinterpret_cast<const float4*>(p.weight)[at];
+    float4 out = p.accumulate ? y[at] : make_float4(0, 0, 0, 0);
+    out.x += v.x * inverse * w.x;
+    out.y += v.y * inverse * w.y;
+    out.z += v.z * inverse * w.z;
+    out.w += v.w * inverse * w.w;
+    y[at] = out;
+  }
+}
+
+void NormRows(Stream stream, const NormRowsParams& params) {
+  const int width = params.width / 4;
+  WINNOW_CHECK(params.width % 4 == 0 && params.x_stride % 4 == 0 && params.y_stride % 4 == 0);
+  if (params.num_rows == 0) return;
+  const LaunchShape shape = {.grid = dim3(params.num_rows),
+                             .threads = std::min<unsigned>(DivideUp(width, kWarp) * kWarp, kNormThreads)};
+  LaunchDependent(NormRowsKernel, shape, stream, params);
+}
+
 template <typename T>
-__global__ void __launch_bounds__(kThreads) SiluMulKernel(SiluMulParams p) {
+__global__ void __launch_bounds__(kThreads) GatedMulKernel(GatedMulParams p) {
   LetDependentsStart();
   WaitForInputs();
   const int column = (blockIdx.y * kThreads + threadIdx.x) * 8;
@@ -107,16 +162,16 @@ __global__ void __launch_bounds__(kThreads) SiluMulKernel(SiluMulParams p) {
   const Float8 g = LoadFloat8(gate), up = LoadFloat8(gate + p.intermediate_size);
   Float8 out;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) out.at[i] = g.at[i] / (1 + expf(-g.at[i])) * up.at[i];
+  for (int i = 0; i < 8; ++i) out.at[i] = Activate(p.activation, g.at[i], up.at[i]);
   StoreBf16x8(out, static_cast<__nv_bfloat16*>(p.out) + row * p.intermediate_size + column);
 }
 
-void SiluMul(Stream stream, const SiluMulParams& params) {
+void GatedMul(Stream stream, const GatedMulParams& params) {
   WINNOW_CHECK(params.intermediate_size % 8 == 0);
   WINNOW_CHECK(params.dtype == Dtype::kF32 || params.dtype == Dtype::kBf16);
   if (params.num_rows == 0) return;
   const LaunchShape shape = EightsShape(params.num_rows, params.intermediate_size);
-  LaunchDependent(params.dtype == Dtype::kF32 ? SiluMulKernel<float> : SiluMulKernel<__nv_bfloat16>, shape, stream,
+  LaunchDependent(params.dtype == Dtype::kF32 ? GatedMulKernel<float> : GatedMulKernel<__nv_bfloat16>, shape, stream,
                   params);
 }
 
@@ -157,7 +212,8 @@ void FillNormal(Stream stream, void* out, size_t elements, uint64_t seed, float 
 const ElementwiseKernels kElementwiseKernels = {.embed = Embed,
                                                 .rms_norm = RmsNorm,
                                                 .rope_append = RopeAppend,
-                                                .silu_mul = SiluMul,
+                                                .norm_rows = NormRows,
+                                                .gated_mul = GatedMul,
                                                 .sample_scratch_bytes = SampleScratchBytes,
                                                 .sample = Sample,
                                                 .fill_normal = FillNormal};

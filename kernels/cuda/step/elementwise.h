@@ -3,6 +3,7 @@
 
 #include "common/base/dtype.h"
 #include "kernels/cuda/device/stream.h"
+#include "kernels/cuda/step/activation.h"
 
 namespace winnow::cuda {
 
@@ -10,29 +11,47 @@ namespace winnow::cuda {
 // dependents (dependent_launch.cuh): norm weights and rope_inv_freq may be read while the kernel before still runs, so
 // they must have been written before the stream's work began; everything else may come from the kernel before.
 
-// x[i] = embedding[token_ids[i]] as f32. hidden_size is a multiple of 8.
+// x[i] = scale * embedding[token_ids[i]] as f32. hidden_size is a multiple of 8.
 struct EmbedParams {
   const uint32_t* token_ids = nullptr;  // [num_rows] device
   int num_rows = 0;
   const void* embedding = nullptr;  // [vocab, hidden_size] bf16
   int hidden_size = 0;
+  float scale = 1;
   float* x = nullptr;  // [num_rows, hidden_size]
 };
 
-// out = bf16(x * rsqrt(mean(x^2) + eps) * weight); hidden_size is a multiple of 4, at most 32768.
+// out = bf16(x * rsqrt(mean(x^2) + eps) * weight), where there is a bias of x + bias, which goes to `biased`.
+// hidden_size is a multiple of 4, at most 32768.
 struct RmsNormParams {
-  const float* x = nullptr;  // [num_rows, hidden_size]
+  const float* x = nullptr;     // [num_rows, hidden_size]
+  const float* bias = nullptr;  // [hidden_size], may be null
+  float* biased = nullptr;      // [num_rows, hidden_size], may be x
   int num_rows = 0;
   int hidden_size = 0;
-  const float* weight = nullptr;
+  const float* weight = nullptr;  // null: out = bf16(x)
   float epsilon = 0;
   void* out = nullptr;  // [num_rows, hidden_size] bf16
+};
+
+// y = x * rsqrt(mean(x^2) + eps) * weight, or y += that. width is a multiple of 4, at most 32768, and so are strides.
+struct NormRowsParams {
+  const float* x = nullptr;  // [num_rows, x_stride]
+  int64_t x_stride = 0;
+  int num_rows = 0;
+  int width = 0;
+  const float* weight = nullptr;
+  float epsilon = 0;
+  float* y = nullptr;  // [num_rows, y_stride], may be x
+  int64_t y_stride = 0;
+  bool accumulate = false;
 };
 
 // Splits qkv into heads, adds biases, normalises q and k per head (Qwen3), rotates both, and writes K and V of row i as
 // one row of bf16 to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a peer's mailbox; null
 // drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads, 2 * head_dim] too. head_dim is a
-// multiple of 4 up to 256, above 128 of 8.
+// multiple of 4 up to 256, above 128 of 8. Where a part of a head turns, elements of q and k come out in the order of
+// ModelConfig::HeadShape.
 struct RopeAppendParams {
   const float* qkv = nullptr;  // [num_rows, qkv_stride]
   int64_t qkv_stride = 0;
@@ -41,6 +60,7 @@ struct RopeAppendParams {
   int num_query_heads = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
+  int rotary_dim = 0;                    // elements of a head that turn, which qkv has first; 0: all
   const float* q_norm_weight = nullptr;  // may be null
   const float* k_norm_weight = nullptr;
   float norm_epsilon = 0;
@@ -59,9 +79,10 @@ struct RopeAppendParams {
   void* const* mirror_regions = nullptr;
 };
 
-// out = bf16(silu(gate) * up), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a
+// out = bf16(activation(gate, up)), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a
 // multiple of 8.
-struct SiluMulParams {
+struct GatedMulParams {
+  GatedActivation activation = GatedActivation::kSilu;
   const void* gate_up = nullptr;
   Dtype dtype = Dtype::kF32;
   int num_rows = 0;
@@ -102,7 +123,8 @@ struct ElementwiseKernels {
   void (*embed)(Stream, const EmbedParams&);
   void (*rms_norm)(Stream, const RmsNormParams&);
   void (*rope_append)(Stream, const RopeAppendParams&);
-  void (*silu_mul)(Stream, const SiluMulParams&);
+  void (*norm_rows)(Stream, const NormRowsParams&);
+  void (*gated_mul)(Stream, const GatedMulParams&);
   size_t (*sample_scratch_bytes)(int num_rows, int vocab_size);
   void (*sample)(Stream, const SampleParams&);
   // Normal bf16 values of the given standard deviation: element i from Philox4x32(seed, {i / 4, 0, 0}).

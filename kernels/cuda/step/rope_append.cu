@@ -10,19 +10,30 @@ namespace {
 
 constexpr int kWarps = 4;
 
-// Elements of one head that a lane holds: kPairs of the lower half from lane * kPairs on, and their partners.
+// Where a lane's elements of a head are read: kPairs that follow each other, and their partners. They are written at
+// lane * kPairs and half a head on, which is where they are read of heads that turn whole.
+struct PartPlace {
+  int low, high;
+};
+
+__device__ PartPlace PlaceOf(int at, int half, int rotary_half) {
+  if (at < rotary_half) return {at, at + rotary_half};
+  return {at + rotary_half, at + half};
+}
+
+// Elements of one head that a lane holds.
 template <int kPairs>
 struct HeadPart {
   float low[kPairs], high[kPairs];
 };
 
 template <int kPairs>
-__device__ HeadPart<kPairs> LoadPart(const float* head, int at, int half) {
+__device__ HeadPart<kPairs> LoadPart(const float* head, PartPlace at) {
   static_assert(kPairs == 2 || kPairs == 4);
   using Vector = std::conditional_t<kPairs == 2, float2, float4>;
   HeadPart<kPairs> part;
-  reinterpret_cast<Vector&>(part.low) = *reinterpret_cast<const Vector*>(head + at);
-  reinterpret_cast<Vector&>(part.high) = *reinterpret_cast<const Vector*>(head + half + at);
+  reinterpret_cast<Vector&>(part.low) = *reinterpret_cast<const Vector*>(head + at.low);
+  reinterpret_cast<Vector&>(part.high) = *reinterpret_cast<const Vector*>(head + at.high);
   return part;
 }
 
@@ -72,14 +83,15 @@ struct HeadInput {
   HeadPart<kPairs> part, v;
   __nv_bfloat16* destination = nullptr;
 
-  __device__ void Load(const RopeAppendParams& p, size_t row, int head, int at, int half) {
+  // V is read at `v_at`.
+  __device__ void Load(const RopeAppendParams& p, size_t row, int head, PartPlace at, PartPlace v_at) {
     const float* projected = p.qkv + row * p.qkv_stride;
-    part = LoadPart<kPairs>(projected + head * p.head_dim, at, half);
-    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at, half), &part);
+    part = LoadPart<kPairs>(projected + head * p.head_dim, at);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + head * p.head_dim, at), &part);
     if (head < p.num_query_heads) return;
     const int v_head = head + p.num_kv_heads;
-    v = LoadPart<kPairs>(projected + v_head * p.head_dim, at, half);
-    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, at, half), &v);
+    v = LoadPart<kPairs>(projected + v_head * p.head_dim, v_at);
+    if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, v_at), &v);
     if (p.kv_destinations != nullptr) {
       destination = static_cast<__nv_bfloat16*>(p.kv_destinations[row * p.num_kv_heads + head - p.num_query_heads]);
     }
@@ -95,6 +107,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   const int lane = threadIdx.x % kWarp;
   const bool active = lane * kPairs < half;
   const int at = active ? lane * kPairs : 0;
+  const PartPlace from = PlaceOf(at, half, p.rotary_dim / 2), v_from = {at, at + half};
   const int num_rotated = p.num_query_heads + p.num_kv_heads;
   int head = blockIdx.y * kWarps + threadIdx.x / kWarp;
   if (head >= num_rotated) return;
@@ -102,8 +115,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) inv_freq[j] = p.rope_inv_freq[at + j];
   HeadPart<kPairs> q_weight, k_weight;
-  if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, at, half);
-  if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, at, half);
+  if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, from);
+  if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, from);
   const size_t row = blockIdx.x;
   const int64_t region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<int64_t>(p.mirror_regions[row]);
   const bool mirrors = p.mirror_regions == nullptr || region != 0;
@@ -112,7 +125,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
 
   const float position = static_cast<float>(p.positions[row]);
   HeadInput<kPairs> input;
-  input.Load(p, row, head, at, half);
+  input.Load(p, row, head, from, v_from);
   float sine[kPairs], cosine[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -123,7 +136,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   while (true) {
     const int next_head = head + gridDim.y * kWarps;
     HeadInput<kPairs> next;
-    if (next_head < num_rotated) next.Load(p, row, next_head, at, half);
+    if (next_head < num_rotated) next.Load(p, row, next_head, from, v_from);
     const bool is_query = head < p.num_query_heads;
     HeadPart<kPairs>& part = input.part;
     if ((is_query ? p.q_norm_weight : p.k_norm_weight) != nullptr) {
@@ -174,6 +187,8 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   const int row_ctas = std::clamp(kEnoughCtas / params.num_rows, 1, head_ctas);
   const LaunchShape shape = {.grid = dim3(params.num_rows, row_ctas), .threads = kWarps * kWarp};
   RopeAppendParams strided = params;
+  if (strided.rotary_dim == 0) strided.rotary_dim = params.head_dim;
+  WINNOW_CHECK(strided.rotary_dim % (params.head_dim <= 128 ? 4 : 8) == 0 && strided.rotary_dim <= params.head_dim);
   if (strided.q_pre_rope_stride == 0) strided.q_pre_rope_stride = params.num_query_heads * params.head_dim;
   if (strided.kv_mirror_stride == 0) strided.kv_mirror_stride = params.num_kv_heads * 2 * params.head_dim;
   WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % 2 == 0);

@@ -58,7 +58,15 @@ __global__ void AdvanceLists(const BeginStepParams p) {
     if (p.kv_slots != nullptr) p.kv_slots[index] = kNone;
     return;
   }
-  if (p.window == RecentWindow::kSliding) {
+  const uint32_t layer_window = p.layer_windows == nullptr ? 0 : p.layer_windows[layer];
+  if (layer_window > 0) {
+    const uint32_t begin = position + 1 > layer_window ? position + 1 - layer_window : 0;
+    for (int i = 0; i < p.lists_per_kv_head; ++i) {
+      lists[i].sinks = lists[i].selected_count = 0;
+      lists[i].recent_begin = begin;
+      lists[i].recent_count = position + 1 - begin;
+    }
+  } else if (p.window == RecentWindow::kSliding) {
     const RowWindow window = p.windows[row];
     uint32_t anchor = position;
     if (window.reuse_interval > 1 && position > window.prompt_tokens) {

@@ -52,6 +52,9 @@ struct BeginStepParams {
   int num_layers = 0;
   int num_kv_heads = 0;
   RecentWindow window = RecentWindow::kSliding;
+  // [num_layers] device, may be null: the newest rows that lists of a layer with a sliding window attend to, and to
+  // nothing else; 0: the layer has none. Of lists that hold all rows by position.
+  const uint32_t* layer_windows = nullptr;
   const RowWindow* windows = nullptr;  // [num_rows] kSliding; the lists' rings hold recent_tokens + kBlockTokens - 1
   void* slot_pool = nullptr;
   size_t row_bytes = 0;

@@ -550,7 +550,11 @@ void BeginStep(Stream, const cuda::BeginStepParams& p) {
       if (!sits) list.sinks = list.selected_count = list.recent_count = 0;
       if (!sits && p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
       if (!sits) continue;
-      if (p.window == cuda::RecentWindow::kSliding) {
+      const uint32_t layer_window = p.layer_windows == nullptr ? 0 : p.layer_windows[i / p.num_kv_heads];
+      if (layer_window > 0) {
+        list.sinks = list.selected_count = 0;
+        list.recent_begin = position + 1 > layer_window ? position + 1 - layer_window : 0;
+      } else if (p.window == cuda::RecentWindow::kSliding) {
         const cuda::RowWindow& window = p.windows[row];
         WINNOW_CHECK(window.reuse_interval == 1);
         list.sinks = std::min(window.sinks, position + 1);

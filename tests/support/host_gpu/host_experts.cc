@@ -37,6 +37,8 @@ void Choose(const cuda::RouteRowsParams& p) {
                                 .num_rows = p.num_rows,
                                 .num_experts = of.num_experts,
                                 .experts_per_token = of.experts_per_token,
+                                .sigmoid = of.sigmoid,
+                                .correction = of.correction,
                                 .normalizes = of.normalizes,
                                 .scale = of.scale,
                                 .experts = experts.data(),
@@ -64,7 +66,8 @@ void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
       for (int k = 0; k < of.hidden_size; ++k) {
         sum += double{of.router[static_cast<int64_t>(i) * of.hidden_size + k]} * Bf16ToF32(x[k]);
       }
-      to.logits[static_cast<int64_t>(row) * of.num_logits() + i] = static_cast<float>(sum);
+      const float bias = of.router_bias == nullptr ? 0 : of.router_bias[i];
+      to.logits[static_cast<int64_t>(row) * of.num_logits() + i] = static_cast<float>(sum) + bias;
     }
   }
   Choose(p);
@@ -114,7 +117,9 @@ void GateUp(Stream, cuda::ExpertRows, const cuda::ExpertGateUpParams& p) {
     for (int64_t i = 0; i < width; ++i) {
       const float g = Dot(gate + i * hidden, x, of.hidden_size),
                   u = Dot(gate + (width + i) * hidden, x, of.hidden_size);
-      static_cast<uint16_t*>(p.out)[pair * width + i] = F32ToBf16(g / (1 + std::exp(-g)) * u);
+      const float* const bias = of.gate_up_bias == nullptr ? nullptr : of.gate_up_bias + expert * 2 * width + i;
+      const float gate_bias = bias == nullptr ? 0 : bias[0], up_bias = bias == nullptr ? 0 : bias[width];
+      static_cast<uint16_t*>(p.out)[pair * width + i] = F32ToBf16(Activate(of.activation, g + gate_bias, u + up_bias));
     }
   });
 }
@@ -127,7 +132,8 @@ void Down(Stream, cuda::ExpertRows, const cuda::ExpertDownParams& p) {
     const uint16_t* const down = static_cast<const uint16_t*>(of.down) + expert * hidden * width;
     const uint16_t* const x = static_cast<const uint16_t*>(p.x) + pair * width;
     for (int64_t i = 0; i < hidden; ++i) {
-      p.out[pair * hidden + i] = p.routed.weights[pair] * Dot(down + i * width, x, of.intermediate_size);
+      const float bias = of.down_bias == nullptr ? 0 : of.down_bias[expert * hidden + i];
+      p.out[pair * hidden + i] = p.routed.weights[pair] * (Dot(down + i * width, x, of.intermediate_size) + bias);
     }
   });
 }
@@ -147,6 +153,20 @@ void Add(Stream, const cuda::AddExpertsParams& p) {
 }
 
 }  // namespace
+
+float Activate(cuda::GatedActivation activation, float gate, float up) {
+  switch (activation) {
+    case cuda::GatedActivation::kSilu:
+      return gate / (1 + std::exp(-gate)) * up;
+    case cuda::GatedActivation::kGeluTanh:
+      return gate * 0.5f * (1 + std::tanh(0.7978845608f * (gate + 0.044715f * gate * gate * gate))) * up;
+    case cuda::GatedActivation::kClampedSilu: {
+      const float g = std::min(gate, 7.0f), u = std::clamp(up, -7.0f, 7.0f);
+      return g / (1 + std::exp(-1.702f * g)) * (u + 1);
+    }
+  }
+  return 0;
+}
 
 cuda::ExpertKernels HostExpertKernels() {
   return {.route = Route, .gate_up = GateUp, .down = Down, .add = Add};

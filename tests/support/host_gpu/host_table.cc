@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/base/check.h"
+#include "common/base/latent_shape.h"
 #include "kernels/kernel_table.h"
 #include "model/philox.h"
 #include "tests/support/host_gpu/host_chunk_sums.h"
@@ -59,19 +60,49 @@ void Embed(Stream, const cuda::EmbedParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const auto* from =
         static_cast<const uint16_t*>(p.embedding) + static_cast<size_t>(p.token_ids[row]) * p.hidden_size;
-    for (int i = 0; i < p.hidden_size; ++i) p.x[static_cast<size_t>(row) * p.hidden_size + i] = FromBf16(from[i]);
+    for (int i = 0; i < p.hidden_size; ++i) {
+      p.x[static_cast<size_t>(row) * p.hidden_size + i] = p.scale * FromBf16(from[i]);
+    }
   }
+}
+
+float InverseNorm(const float* x, int width, float epsilon) {
+  double squares = 0;
+  for (int i = 0; i < width; ++i) squares += static_cast<double>(x[i]) * x[i];
+  return static_cast<float>(1 / std::sqrt(squares / width + epsilon));
 }
 
 void RmsNorm(Stream, const cuda::RmsNormParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
-    const float* x = p.x + static_cast<size_t>(row) * p.hidden_size;
-    double squares = 0;
-    for (int i = 0; i < p.hidden_size; ++i) squares += static_cast<double>(x[i]) * x[i];
-    const float scale = static_cast<float>(1 / std::sqrt(squares / p.hidden_size + p.epsilon));
-    auto* out = static_cast<uint16_t*>(p.out) + static_cast<size_t>(row) * p.hidden_size;
-    for (int i = 0; i < p.hidden_size; ++i) out[i] = ToBf16(x[i] * scale * p.weight[i]);
+    const size_t first = static_cast<size_t>(row) * p.hidden_size;
+    std::vector<float> x(p.x + first, p.x + first + p.hidden_size);
+    for (int i = 0; p.bias != nullptr && i < p.hidden_size; ++i) p.biased[first + i] = x[i] += p.bias[i];
+    const float scale = p.weight == nullptr ? 1 : InverseNorm(x.data(), p.hidden_size, p.epsilon);
+    auto* out = static_cast<uint16_t*>(p.out) + first;
+    for (int i = 0; i < p.hidden_size; ++i) out[i] = ToBf16(x[i] * scale * (p.weight == nullptr ? 1 : p.weight[i]));
   }
+}
+
+void NormRows(Stream, const cuda::NormRowsParams& p) {
+  for (int row = 0; row < p.num_rows; ++row) {
+    const float* const x = p.x + row * p.x_stride;
+    float* const y = p.y + row * p.y_stride;
+    const float scale = InverseNorm(x, p.width, p.epsilon);
+    for (int i = 0; i < p.width; ++i) y[i] = (p.accumulate ? y[i] : 0) + x[i] * scale * p.weight[i];
+  }
+}
+
+// Heads of which a part turns, in the order of ModelConfig::HeadShape.
+std::vector<float> OrderedHeads(const float* heads, int num_heads, int head_dim, int rotary_dim) {
+  const LatentShape shape = {.rank = head_dim - rotary_dim, .rope_dim = rotary_dim};
+  std::vector<float> ordered(static_cast<size_t>(num_heads) * head_dim);
+  for (int head = 0; head < num_heads; ++head) {
+    const float* const from = heads + static_cast<size_t>(head) * head_dim;
+    float* const to = ordered.data() + static_cast<size_t>(head) * head_dim;
+    for (int i = 0; i < shape.rope_dim; ++i) to[shape.rope_place(i)] = from[i];
+    for (int i = 0; i < shape.rank; ++i) to[shape.latent_place(i)] = from[shape.rope_dim + i];
+  }
+  return ordered;
 }
 
 void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
@@ -85,14 +116,24 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
       qkv[row * features + i] = p.qkv[row * p.qkv_stride + i] + (p.qkv_bias == nullptr ? 0 : p.qkv_bias[i]);
     }
   }
+  const int rotary_dim = p.rotary_dim == 0 ? p.head_dim : p.rotary_dim, turning = p.num_query_heads + p.num_kv_heads;
+  for (int row = 0; row < p.num_rows; ++row) {
+    float* const heads = qkv.data() + row * features;
+    const std::vector<float> ordered = OrderedHeads(heads, turning, p.head_dim, rotary_dim);
+    std::copy(ordered.begin(), ordered.end(), heads);
+  }
+  const auto norm = [&](const float* weight) {
+    return weight == nullptr ? std::vector<float>() : OrderedHeads(weight, 1, p.head_dim, rotary_dim);
+  };
+  const std::vector<float> q_norm = norm(p.q_norm_weight), k_norm = norm(p.k_norm_weight);
   Cpu().rope_append(Team(), {.qkv = qkv.data(),
                              .qkv_stride = static_cast<int64_t>(features),
                              .num_rows = p.num_rows,
                              .num_query_heads = p.num_query_heads,
                              .num_kv_heads = p.num_kv_heads,
                              .head_dim = p.head_dim,
-                             .q_norm_weight = p.q_norm_weight,
-                             .k_norm_weight = p.k_norm_weight,
+                             .q_norm_weight = q_norm.empty() ? nullptr : q_norm.data(),
+                             .k_norm_weight = k_norm.empty() ? nullptr : k_norm.data(),
                              .norm_epsilon = p.norm_epsilon,
                              .positions = p.positions,
                              .rope_inv_freq = p.rope_inv_freq,
@@ -124,7 +165,7 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   }
 }
 
-void SiluMul(Stream, const cuda::SiluMulParams& p) {
+void GatedMul(Stream, const cuda::GatedMulParams& p) {
   const size_t n = p.intermediate_size;
   for (int row = 0; row < p.num_rows; ++row) {
     for (size_t i = 0; i < n; ++i) {
@@ -133,7 +174,7 @@ void SiluMul(Stream, const cuda::SiluMulParams& p) {
       const auto* wide = static_cast<const float*>(p.gate_up);
       const auto* narrow = static_cast<const uint16_t*>(p.gate_up);
       const float g = f32 ? wide[gate] : FromBf16(narrow[gate]), u = f32 ? wide[up] : FromBf16(narrow[up]);
-      static_cast<uint16_t*>(p.out)[row * n + i] = ToBf16(g / (1 + std::exp(-g)) * u);
+      static_cast<uint16_t*>(p.out)[row * n + i] = ToBf16(Activate(p.activation, g, u));
     }
   }
 }
@@ -278,7 +319,8 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
                                   .slot_counts = counts.data(),
                                   .out = out.data(),
                                   .lse = lse.data(),
-                                  .scratch = scratch.data()});
+                                  .scratch = scratch.data(),
+                                  .sinks = p.sinks});
   for (size_t l = 0; l < num_lists; ++l) {
     if (p.lists[l].count() == 0) std::fill_n(out.begin() + l * group * p.head_dim, group * p.head_dim, 0.0f);
   }
@@ -301,7 +343,9 @@ void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
                                    .kv = p.kv,
                                    .kv_head_stride = p.kv_head_stride,
                                    .kv_dtype = Dtype::kBf16,
-                                   .out = out.data()});
+                                   .out = out.data(),
+                                   .window = p.sliding_window,
+                                   .sinks = p.sinks});
   Store(out, Dtype::kBf16, p.out);
 }
 
@@ -345,7 +389,8 @@ struct HostKernels {
     elementwise.embed = Embed;
     elementwise.rms_norm = RmsNorm;
     elementwise.rope_append = RopeAppend;
-    elementwise.silu_mul = SiluMul;
+    elementwise.norm_rows = NormRows;
+    elementwise.gated_mul = GatedMul;
     elementwise.sample_scratch_bytes = NoScratch;
     elementwise.sample = Sample;
     AddHostWeightKernels(matmul);

@@ -158,8 +158,9 @@ struct Errors {
   }
 };
 
+// `sinks`: by query head; empty where there are none.
 Errors Compare(const Pool& pool, const Lists& lists, const DecodeAttentionParams& params, const std::vector<float>& q,
-               const Answer& answer) {
+               const std::vector<float>& sinks, const Answer& answer) {
   Errors errors;
   const int head_dim = params.head_dim, group = params.num_query_heads / params.num_kv_heads;
   std::vector<double> scores, sum(head_dim), magnitudes(head_dim);
@@ -193,6 +194,7 @@ Errors Compare(const Pool& pool, const Lists& lists, const DecodeAttentionParams
         largest = std::max<double>(largest, std::fabs(v[d]));
       }
     }
+    if (!sinks.empty()) total += std::exp(sinks[head % params.num_query_heads] - max_score);
     const double rounding = (params.kv_dtype == Dtype::kBf16 ? 0x1p-8 : 0x1p-11) + 2 * score_error + 0x1p-18;
     for (int d = 0; d < head_dim; ++d) {
       const double expected = count == 0 ? 0 : sum[d] / total;
@@ -243,7 +245,9 @@ bool SameBits(const float* a, const float* b, size_t count) {
 void CheckAgainstReference(GpuContext& gpu) {
   constexpr int kRows = 8, kKvHeads = 2;
   for (const Dtype dtype : kKvDtypes) {
-    for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
+    std::vector<int> head_dims = {64, 96, 128, 256};
+    if (dtype == Dtype::kBf16) head_dims.insert(head_dims.begin(), {16, 32});
+    for (const int head_dim : gpu.Cases<int>(head_dims, 2)) {
       const Pool pool = MakePool(gpu, head_dim, dtype, 64 * kPageSlots);
       for (const int group : gpu.Cases<int>({1, 2, 3, 4, 5, 6, 7, 8})) {
         Lists lists;
@@ -255,10 +259,15 @@ void CheckAgainstReference(GpuContext& gpu) {
         const std::vector<float> q = RandomQueries(gpu.random, size_t{kRows} * kKvHeads * group * head_dim);
         DecodeAttentionParams params = Params(gpu, pool, lists, kRows, kKvHeads, group, q);
         if (group % 2 == 0) params.out_dtype = Dtype::kBf16;
+        // Some of no weight, some of as much as all rows, some of nearly all.
+        std::vector<float> sinks;
+        for (int head = 0; group % 4 > 1 && head < params.num_query_heads; ++head) sinks.push_back(head % 4 * 12 - 8);
+        if (!sinks.empty()) params.sinks = gpu.Upload(sinks);
         const Answer answer = Run(gpu, params);
-        const Errors errors = Compare(pool, lists, params, q, answer);
+        const Errors errors = Compare(pool, lists, params, q, sinks, answer);
         const std::string what = std::string("decode attention ") + DtypeName(dtype) + " head_dim " +
-                                 std::to_string(head_dim) + " group " + std::to_string(group);
+                                 std::to_string(head_dim) + " group " + std::to_string(group) +
+                                 (sinks.empty() ? "" : ", sinks");
         gpu.report.Check(what, errors.out, 1);
         gpu.report.Check(what + " lse", errors.lse, 1);
       }
@@ -278,7 +287,8 @@ void CheckInvariance(GpuContext& gpu) {
       lists.Add(gpu.random, i % 5, gpu.random() % (i % 7 == 0 ? 9000 : 2100), gpu.random() % 300, 64);
     }
     const std::vector<float> q = RandomQueries(gpu.random, size_t(num_rows) * kKvHeads * kGroup * kHeadDim);
-    const DecodeAttentionParams params = Params(gpu, pool, lists, num_rows, kKvHeads, kGroup, q);
+    DecodeAttentionParams params = Params(gpu, pool, lists, num_rows, kKvHeads, kGroup, q);
+    params.sinks = gpu.Upload(RandomQueries(gpu.random, kKvHeads * kGroup));
     const Answer all = Run(gpu, params);
     int wrong = 0;
     for (int level = 0; level <= 3; ++level) {

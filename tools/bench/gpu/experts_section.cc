@@ -17,12 +17,15 @@ using cuda::ExpertRows;
 struct Shape {
   int num_experts, experts_per_token, num_shared, hidden_size, intermediate_size;
   bool shared_gate = false, normalizes = true;
+  bool biases = false, sigmoid = false;
+  cuda::GatedActivation activation = cuda::GatedActivation::kSilu;
 };
 
 std::string Name(const Shape& shape) {
   return absl::StrCat(shape.experts_per_token, " of ", shape.num_experts, " experts",
                       shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ",
-                      shape.hidden_size, "x", shape.intermediate_size);
+                      shape.hidden_size, "x", shape.intermediate_size, shape.biases ? ", biases" : "",
+                      shape.sigmoid ? ", sigmoids" : "");
 }
 
 // What sums in f32 may be off by, of products whose magnitudes add up to this: each mma adds 16 products with the error
@@ -33,13 +36,16 @@ double SumError(double magnitude, int terms) {
 
 struct Sum {
   double value = 0, magnitude = 0;
+
+  void Add(double term) {
+    value += term;
+    magnitude += std::fabs(term);
+  }
 };
 Sum Dot(const uint16_t* weight, const uint16_t* x, int count) {
   Sum sum;
   for (int k = 0; k < count; ++k) {
-    const double product = double{Bf16ToF32(weight[k])} * Bf16ToF32(x[k]);
-    sum.value += product;
-    sum.magnitude += std::fabs(product);
+    sum.Add(double{Bf16ToF32(weight[k])} * Bf16ToF32(x[k]));
   }
   return sum;
 }
@@ -56,18 +62,21 @@ class ExpertsCheck {
     x_ = RandomBf16(gpu, static_cast<size_t>(max_rows) * shape.hidden_size, 1);
     experts_ = {.gate_up = gpu.Upload(gate_up_),
                 .down = gpu.Upload(down_),
+                .activation = shape.activation,
                 .num_experts = shape.num_experts,
                 .num_shared = shape.num_shared,
                 .shared_gate = shape.shared_gate,
                 .hidden_size = shape.hidden_size,
                 .intermediate_size = shape.intermediate_size,
                 .experts_per_token = shape.experts_per_token,
+                .sigmoid = shape.sigmoid,
                 .normalizes = shape.normalizes,
                 .scale = 1.25f};
     std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(shape.hidden_size)));
     router_.resize(static_cast<size_t>(experts_.num_logits()) * shape.hidden_size);
     for (float& value : router_) value = normal(gpu.random);
     experts_.router = gpu.Upload(router_);
+    AddVectors();
     device_x_ = gpu.Upload(x_);
     cuda::Arena counting(nullptr);
     cuda::RoutedRows::Take(counting, experts_, max_rows);
@@ -104,6 +113,28 @@ class ExpertsCheck {
   }
 
  private:
+  void AddVectors() {
+    const auto random = [&](size_t count, float deviation) {
+      std::vector<float> values(count);
+      std::normal_distribution<float> normal(0, deviation);
+      for (float& value : values) value = normal(gpu_.random);
+      return values;
+    };
+    const size_t all = experts_.num_all();
+    router_bias_.assign(experts_.num_logits(), 0);
+    gate_up_bias_.assign(all * 2 * shape_.intermediate_size, 0);
+    down_bias_.assign(all * shape_.hidden_size, 0);
+    correction_.assign(shape_.num_experts, 0);
+    if (shape_.sigmoid) {
+      correction_ = random(correction_.size(), 0.3f);
+      experts_.correction = gpu_.Upload(correction_);
+    }
+    if (!shape_.biases) return;
+    experts_.router_bias = gpu_.Upload(router_bias_ = random(router_bias_.size(), 1));
+    experts_.gate_up_bias = gpu_.Upload(gate_up_bias_ = random(gate_up_bias_.size(), 3));  // some are clamped
+    experts_.down_bias = gpu_.Upload(down_bias_ = random(down_bias_.size(), 1));
+  }
+
   static float Residual(size_t at) { return static_cast<float>(at % 17) - 8; }
 
   // Rows [first, first + num_rows) of x; returns what a residual of known values becomes.
@@ -126,7 +157,7 @@ class ExpertsCheck {
   }
 
   double Logit(int row, int logit) const {
-    double sum = 0;
+    double sum = router_bias_[logit];
     for (int k = 0; k < shape_.hidden_size; ++k) {
       sum += double{router_[static_cast<size_t>(logit) * shape_.hidden_size + k]} *
              Bf16ToF32(x_[static_cast<size_t>(row) * shape_.hidden_size + k]);
@@ -147,12 +178,17 @@ class ExpertsCheck {
     double wrong = 0, worst_choice = 0, worst_weight = 0;
     std::vector<bool> taken(pairs);
     for (int row = 0; row < num_rows; ++row) {
-      std::vector<double> logits;
-      for (int i = 0; i < shape_.num_experts; ++i) logits.push_back(Logit(row, i));
-      const double largest = *std::max_element(logits.begin(), logits.end());
+      // What decides, and what the chosen weigh before they are normalised.
+      std::vector<double> choice, weigh;
+      for (int i = 0; i < shape_.num_experts; ++i) choice.push_back(Logit(row, i));
+      const double largest = *std::max_element(choice.begin(), choice.end());
       double total = 0, of_chosen = 0, least = INFINITY;
-      for (const double logit : logits) total += std::exp(logit - largest);
-      std::vector<bool> is_chosen(logits.size());
+      for (int i = 0; i < shape_.num_experts; ++i) {
+        weigh.push_back(shape_.sigmoid ? 1 / (1 + std::exp(-choice[i])) : std::exp(choice[i] - largest));
+        total += weigh[i];
+        if (shape_.sigmoid) choice[i] = weigh[i] + correction_[i];
+      }
+      std::vector<bool> is_chosen(choice.size());
       for (size_t i = 0; i < per_row; ++i) {
         const uint32_t expert = experts[row * per_row + i], pair = places[row * per_row + i];
         if (i > 0 && expert <= experts[row * per_row + i - 1]) ++wrong;
@@ -165,17 +201,17 @@ class ExpertsCheck {
         experts_of_[pair] = expert;
         if (i >= chosen) continue;
         is_chosen[expert] = true;
-        least = std::min(least, logits[expert]);
-        of_chosen += std::exp(logits[expert] - largest);
+        least = std::min(least, choice[expert]);
+        of_chosen += weigh[expert];
       }
-      for (size_t i = 0; i < logits.size(); ++i) {
-        if (!is_chosen[i]) worst_choice = std::max(worst_choice, logits[i] - least);
+      for (size_t i = 0; i < choice.size(); ++i) {
+        if (!is_chosen[i]) worst_choice = std::max(worst_choice, choice[i] - least);
       }
       for (size_t i = 0; i < per_row; ++i) {
         const uint32_t expert = experts[row * per_row + i];
         double want = 1;
         if (i < chosen) {
-          want = 1.25 * std::exp(logits[expert] - largest) / (shape_.normalizes ? of_chosen : total);
+          want = 1.25 * weigh[expert] / (shape_.normalizes ? of_chosen : shape_.sigmoid ? 1 : total);
         } else if (shape_.shared_gate) {
           want = 1 / (1 + std::exp(-Logit(row, shape_.num_experts)));
         }
@@ -202,16 +238,25 @@ class ExpertsCheck {
       const uint16_t* const gate = &gate_up_[expert * 2 * width * hidden];
       const uint16_t* const down = &down_[expert * width * hidden];
       for (size_t i = 0; i < width; ++i) {
-        const Sum g = Dot(gate + i * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
-        const Sum u = Dot(gate + (width + i) * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
-        const double silu = g.value / (1 + std::exp(-g.value)), want = silu * u.value;
+        Sum g = Dot(gate + i * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
+        Sum u = Dot(gate + (width + i) * hidden, &x_[rows_[pair] * hidden], shape_.hidden_size);
+        g.Add(gate_up_bias_[expert * 2 * width + i]);
+        u.Add(gate_up_bias_[expert * 2 * width + width + i]);
+        double slope = 1, up = u.value, value = g.value;
+        if (shape_.activation == cuda::GatedActivation::kClampedSilu) {
+          slope = 1.702;
+          value = std::min(value, 7.0);
+          up = std::clamp(up, -7.0, 7.0) + 1;
+        }
+        const double silu = value / (1 + std::exp(-slope * value)), want = silu * up;
         const double allowed = std::fabs(want) / 256 +
-                               1.1 * SumError(g.magnitude, shape_.hidden_size) * std::fabs(u.value) +
+                               1.1 * slope * SumError(g.magnitude, shape_.hidden_size) * std::fabs(up) +
                                std::fabs(silu) * SumError(u.magnitude, shape_.hidden_size) + 1e-12;
         worst(worst_gate_up, std::fabs(Bf16ToF32(activated[pair * width + i]) - want) / allowed);
       }
       for (size_t i = 0; i < hidden; ++i) {
-        const Sum sum = Dot(down + i * width, &activated[pair * width], shape_.intermediate_size);
+        Sum sum = Dot(down + i * width, &activated[pair * width], shape_.intermediate_size);
+        sum.Add(down_bias_[expert * hidden + i]);
         const double allowed = weights_[pair] * (SumError(sum.magnitude, shape_.intermediate_size) + 1e-12);
         worst(worst_down, std::fabs(sums[pair * hidden + i] - weights_[pair] * sum.value) / allowed);
       }
@@ -234,7 +279,7 @@ class ExpertsCheck {
   const std::string name_;
   const int max_rows_;
   std::vector<uint16_t> gate_up_, down_, x_;
-  std::vector<float> router_;
+  std::vector<float> router_, router_bias_, correction_, gate_up_bias_, down_bias_;
   ExpertMatrices experts_;
   cuda::RoutedRows routed_;
   uint16_t* device_x_ = nullptr;
@@ -247,7 +292,20 @@ class ExpertsCheck {
 
 void Check(GpuContext& gpu) {
   for (const Shape& shape : {Shape{16, 4, 0, 1024, 768}, Shape{6, 3, 2, 96, 40, true, false}, Shape{8, 2, 0, 256, 336},
-                             Shape{128, 8, 1, 64, 48}}) {
+                             Shape{128, 8, 1, 64, 48},
+                             Shape{.num_experts = 32,
+                             .experts_per_token = 4,
+                             .num_shared = 0,
+                             .hidden_size = 360,
+                             .intermediate_size = 360,
+                             .biases = true,
+                             .activation = cuda::GatedActivation::kClampedSilu},
+                             Shape{.num_experts = 48,
+                             .experts_per_token = 6,
+                             .num_shared = 1,
+                             .hidden_size = 128,
+                             .intermediate_size = 96,
+                             .sigmoid = true}}) {
     ExpertsCheck check(gpu, shape, 400);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 2, 7, 16, 40, 64})) check.Run(ExpertRows::kFew, num_rows);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 100, 400})) check.Run(ExpertRows::kMany, num_rows);

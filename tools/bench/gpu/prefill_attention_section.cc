@@ -22,10 +22,13 @@ struct Shape {
   int first_position, num_queries;
   int sinks = 0;
   std::vector<uint32_t> windows = {};  // empty, or one per kv head
+  uint32_t sliding_window = 0;
+  std::vector<float> scores = {};  // that take part in the softmax, one per query head; or empty
 
   std::string Name() const {
-    return absl::StrFormat("head_dim %d, %d/%d heads, %d queries at %d%s", head_dim, num_query_heads, num_kv_heads,
-                           num_queries, first_position, windows.empty() ? "" : ", streaming");
+    return absl::StrFormat("head_dim %d, %d/%d heads, %d queries at %d%s%s%s", head_dim, num_query_heads, num_kv_heads,
+                           num_queries, first_position, windows.empty() ? "" : ", streaming",
+                           sliding_window > 0 ? ", window" : "", scores.empty() ? "" : ", sinks");
   }
 };
 
@@ -79,6 +82,8 @@ std::vector<uint16_t> Attend(GpuContext& gpu, Kernel kernel, const Shape& shape,
                       .kv_head_stride = sequence.kv_head_stride,
                       .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
                       .streaming_sinks = static_cast<uint32_t>(shape.sinks),
+                      .sliding_window = shape.sliding_window,
+                      .sinks = shape.scores.empty() ? nullptr : gpu.Upload(shape.scores),
                       .out = out});
   return gpu.Download(out, (end - begin) * row);
 }
@@ -89,7 +94,7 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
   const int kv_head = head / (shape.num_query_heads / shape.num_kv_heads);
   const uint16_t* q = &sequence.q[(static_cast<size_t>(position) * shape.num_query_heads + head) * dim];
   const uint16_t* kv = &sequence.kv[static_cast<size_t>(kv_head) * sequence.kv_head_stride * 2 * dim];
-  const int window = shape.windows.empty() ? 0 : static_cast<int>(shape.windows[kv_head]);
+  const auto window = static_cast<int>(shape.windows.empty() ? shape.sliding_window : shape.windows[kv_head]);
   std::vector<double> scores(position + 1, -std::numeric_limits<double>::infinity());
   double largest = -std::numeric_limits<double>::infinity(), magnitude = 0;
   for (int key = 0; key <= position; ++key) {
@@ -105,7 +110,7 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
     largest = std::max(largest, scores[key]);
   }
   std::vector<double> out(dim), sizes(dim);
-  double sum = 0;
+  double sum = shape.scores.empty() ? 0 : std::exp(shape.scores[head] - largest);
   for (int key = 0; key <= position; ++key) {
     const double weight = std::exp(scores[key] - largest);
     sum += weight;
@@ -159,7 +164,7 @@ void CheckShape(GpuContext& gpu, Kernel kernel, const Shape& shape, float key_de
 }
 
 void CheckKernel(GpuContext& gpu, Kernel kernel) {
-  for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
+  for (const int head_dim : gpu.Cases<int>({16, 32, 64, 96, 128, 256}, 2)) {
     for (const int group : gpu.Cases<int>({1, 5, 8})) {
       CheckShape(gpu, kernel,
                  {.head_dim = head_dim,
@@ -192,6 +197,16 @@ void CheckKernel(GpuContext& gpu, Kernel kernel) {
                 .num_queries = gpu.Size(200, 100),
                 .sinks = 0,
                 .windows = {1, 129}});
+    for (const uint32_t window : {1u, 63u, 128u, 300u}) {
+      CheckShape(gpu, kernel,
+                 {.head_dim = head_dim,
+                  .num_query_heads = 4,
+                  .num_kv_heads = 1,
+                  .first_position = gpu.Size(500, 100),
+                  .num_queries = gpu.Size(700, 200),
+                  .sliding_window = window,
+                  .scores = {-3, 0, 2.5f, 9}});
+    }
   }
   if (gpu.few_small) return;
   // Scores of a spread of 20: the running maximum jumps.

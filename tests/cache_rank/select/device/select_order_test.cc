@@ -121,5 +121,21 @@ TEST(SelectOrder, DepthSelectsALayerAheadOfItsRows) {
   EXPECT_EQ(order, expected);
 }
 
+TEST(SelectOrder, NothingIsSelectedNorKeptOfLayersWithASlidingWindow) {
+  const std::vector<uint32_t> windows = {32, 0, 32, 0, 32};
+  for (const char* preset : {"depth", "exact-token", "async-token"}) {
+    for (const SelectAction& action : SelectOrder(FindPreset(preset).value(), 5, windows)) {
+      if (action.kind == Kind::kWaitHidden || action.kind == Kind::kWaitRows) continue;
+      EXPECT_EQ(windows[static_cast<size_t>(action.layer)], 0u) << preset << ", layer " << action.layer;
+    }
+    std::vector<SelectAction> all = SelectOrder(FindPreset(preset).value(), 5);
+    std::erase_if(all, [&](const SelectAction& action) {
+      const bool waits = action.kind == Kind::kWaitHidden || action.kind == Kind::kWaitRows;
+      return !waits && windows[static_cast<size_t>(action.layer)] > 0;
+    });
+    EXPECT_EQ(SelectOrder(FindPreset(preset).value(), 5, windows), all) << preset;
+  }
+}
+
 }  // namespace
 }  // namespace winnow
