@@ -16,8 +16,10 @@ struct SyntheticModel {
   int num_experts = 0, experts_per_token = 0, expert_size = 0;
 };
 
-// head_dim is 128 in all of them. From the config.json of Qwen/Qwen3-* and meta-llama/Llama-3.1-8B.
+// From the config.json of Qwen/Qwen3-*, meta-llama/Llama-3.1-8B and openai/gpt-oss-20b. head_dim is 128 in all of them
+// but the last.
 constexpr SyntheticModel kModels[] = {
+    {"gpt-oss-20b", ModelFamily::kGptOss, 24, 2880, 2880, 64, 8, 201088, false, 32, 4, 2880},
     {"llama3-8b", ModelFamily::kLlama, 32, 4096, 14336, 32, 8, 128256, false},
     {"qwen3-0.6b", ModelFamily::kQwen3, 28, 1024, 3072, 16, 8, 151936, true},
     {"qwen3-8b", ModelFamily::kQwen3, 36, 4096, 12288, 32, 8, 151936, false},
@@ -25,6 +27,21 @@ constexpr SyntheticModel kModels[] = {
     {"qwen3-30b-a3b", ModelFamily::kQwen3Moe, 48, 2048, 6144, 32, 4, 151936, false, 128, 8, 768},
     {"qwen3-32b", ModelFamily::kQwen3, 64, 5120, 25600, 64, 8, 151936, false},
 };
+
+// What gpt-oss has beside what the others have.
+void AddGptOss(ModelConfig& config) {
+  config.head_dim = config.rotary_dim = 64;
+  config.rms_norm_eps = 1e-5f;
+  config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.biases = true;
+  config.qk_norm = false;
+  config.activation = Activation::kClampedSilu;
+  config.rope = {.type = RopeType::kYarn,
+                 .theta = 150000,
+                 .factor = 32,
+                 .original_max_position_embeddings = 4096,
+                 .truncate = false};
+  for (int layer = 0; layer < config.num_layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 128 : 0);
+}
 
 ModelConfig ConfigOf(const SyntheticModel& model) {
   const bool llama = model.family == ModelFamily::kLlama;
@@ -53,6 +70,7 @@ ModelConfig ConfigOf(const SyntheticModel& model) {
                   .normalizes = true,
                   .sparse_layers = std::vector<bool>(static_cast<size_t>(model.num_layers), true)};
   }
+  if (model.family == ModelFamily::kGptOss) AddGptOss(config);
   config.max_context_tokens = kMaxContextTokens;
   return config;
 }

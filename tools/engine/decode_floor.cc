@@ -30,7 +30,14 @@ size_t AttendedBytes(const EngineSetting& setting, const DecodeCase& of, const S
   const SelectionSpec& spec = of.spec;
   const KvLayout layout = setting.shard().kv_layout(of.kv);
   const size_t lists = static_cast<size_t>(of.batch) * layout.num_lists();
-  if (of.placement == KvPlacement::kDense) return lists * setting.context_tokens * RowBytes(layout);
+  if (of.placement == KvPlacement::kDense) {
+    size_t rows = 0;
+    for (int layer = 0; layer < layout.num_layers; ++layer) {
+      const size_t window = setting.config.window(layer), context = setting.context_tokens;
+      rows += of.batch * layout.num_kv_heads * (window > 0 ? std::min(window, context) : context);
+    }
+    return rows * RowBytes(layout);
+  }
   size_t rows = lists * (spec.sink_tokens + spec.recent_tokens);
   if (selected == nullptr) return (rows + lists * spec.budget_tokens) * RowBytes(layout);
   const size_t per_list = selected->counts.size() / lists;

@@ -102,8 +102,12 @@ double PrefillBench::Flops(uint32_t tokens) const {
   const double n = tokens, hidden = config.hidden_size, layers = config.num_layers;
   const double rest = hidden * config.q_features() + config.active_mlp_weights() / layers;
   // The last layer gives its rows alone.
-  return 2 * n * (layers * hidden * config.qkv_features() + (layers - 1) * rest) +
-         (layers - 1) * 2 * config.q_features() * n * (n + 1);
+  double pairs = 0;  // of queries and keys that they see
+  for (int layer = 0; layer + 1 < config.num_layers; ++layer) {
+    const double window = config.window(layer) > 0 ? std::min<double>(config.window(layer), n) : n;
+    pairs += window * (window + 1) / 2 + (n - window) * window;
+  }
+  return 2 * n * (layers * hidden * config.qkv_features() + (layers - 1) * rest) + 4 * config.q_features() * pairs;
 }
 
 absl::StatusOr<double> PrefillBench::TimeUntilSaved(DevicePrefill& prefill, const uint32_t* ids, uint32_t tokens,

@@ -34,9 +34,10 @@ TEST_P(SyntheticModelsTest, HasAsManyParametersAsTheRealOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SyntheticModelsTest,
-                         testing::Values(Model{"synthetic:llama3-8b", 8.03}, Model{"synthetic:qwen3-0.6b", 0.60},
-                                         Model{"synthetic:qwen3-8b", 8.19}, Model{"synthetic:qwen3-14b", 14.77},
-                                         Model{"synthetic:qwen3-30b-a3b", 30.53}, Model{"synthetic:qwen3-32b", 32.76}),
+                         testing::Values(Model{"synthetic:gpt-oss-20b", 20.91}, Model{"synthetic:llama3-8b", 8.03},
+                                         Model{"synthetic:qwen3-0.6b", 0.60}, Model{"synthetic:qwen3-8b", 8.19},
+                                         Model{"synthetic:qwen3-14b", 14.77}, Model{"synthetic:qwen3-30b-a3b", 30.53},
+                                         Model{"synthetic:qwen3-32b", 32.76}),
                          [](const auto& info) { return "Model" + std::to_string(info.index); });
 
 TEST(SyntheticModels, OneTokenOfQwen3_14bTakes163840BytesOfKv) {

@@ -25,6 +25,12 @@ TEST_F(DecodeFloorTest, DenseAttendsToEverything) {
   EXPECT_EQ(AttendedBytes(setting_, Made("dense", KvPlacement::kDense), nullptr), size_t{2} * 320 * 32768 * 512);
 }
 
+TEST_F(DecodeFloorTest, LayersWithASlidingWindowAttendToThat) {
+  setting_.config = *SyntheticModelConfig("synthetic:gpt-oss-20b");
+  EXPECT_EQ(AttendedBytes(setting_, Made("dense", KvPlacement::kDense), nullptr),
+            size_t{2} * 8 * 12 * (32768 + 128) * 256);
+}
+
 TEST_F(DecodeFloorTest, RowsThatSeveralQueryHeadsSelectCountOnce) {
   const DecodeCase lserve = Made("lserve", KvPlacement::kColocated);
   const size_t selections = size_t{2} * 320 * 5;
