@@ -35,6 +35,8 @@ void AddGptOss(ModelConfig& config) {
   config.qkv_bias = config.o_bias = config.attention_sinks = config.moe.biases = true;
   config.qk_norm = false;
   config.activation = Activation::kClampedSilu;
+  config.quantization.format = WeightQuantization::Format::kMxfp4;  // of the experts
+  config.quantization.method = "mxfp4";
   config.rope = {.type = RopeType::kYarn,
                  .theta = 150000,
                  .factor = 32,

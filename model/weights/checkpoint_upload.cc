@@ -9,6 +9,7 @@
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
 #include "kernels/cuda/device/arena.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "model/weights/bf16.h"
 #include "model/weights/expert_rows.h"
 
@@ -136,14 +137,8 @@ absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
     return const_cast<std::byte*>(static_cast<const std::byte*>(matrices)) + number * matrix_bytes;
   };
   const auto weight = [](const std::string& projection) { return projection + ".weight"; };
-  const bool mxfp4 = quantization_.format == WeightQuantization::Format::kMxfp4;
-  for (int i = 0; !names.fused_down.empty() && i < experts.num_experts; ++i) {
-    const ExpertSlice gate_up{.tensor = names.fused_gate_up, .expert = i, .pairs = true};
-    WINNOW_RETURN_IF_ERROR(UploadRows({gate_up, 2 * width, hidden, mxfp4}, of(experts.gate_up, 2 * size_t(i))));
-    const ExpertSlice down{.tensor = names.fused_down, .expert = i};
-    WINNOW_RETURN_IF_ERROR(UploadRows({down, hidden, width, mxfp4}, of(experts.down, size_t(i))));
-  }
-  for (int i = 0; names.fused_down.empty() && i < experts.num_experts; ++i) {
+  if (!names.fused_down.empty()) return FillFusedExperts(names, experts);
+  for (int i = 0; i < experts.num_experts; ++i) {
     const LayerNames::Expert& expert = names.experts[static_cast<size_t>(i)];
     WINNOW_RETURN_IF_ERROR(Upload({{weight(expert.gate_up[0]), width, hidden, 0, width, 0, hidden},
                                    {weight(expert.gate_up[1]), width, hidden, 0, width, 0, hidden}},
@@ -163,17 +158,52 @@ absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::UploadRows(const ExpertRowSource& source, void* to) {
-  auto* destination = static_cast<std::byte*>(to);
+absl::Status CheckpointUpload::FillFusedExperts(const LayerNames& names, const cuda::ExpertMatrices& experts) {
+  const size_t hidden = experts.hidden_size, width = experts.intermediate_size;
+  for (int i = 0; i < experts.num_experts; ++i) {
+    const ExpertRowSource gate_up{{.tensor = names.fused_gate_up, .expert = i, .pairs = true}, 2 * width, hidden};
+    const ExpertRowSource down{{.tensor = names.fused_down, .expert = i}, hidden, width};
+    if (experts.mxfp4) {
+      WINNOW_RETURN_IF_ERROR(UploadExpertCodes(gate_up, experts.gate_up, experts.gate_up_scales));
+      WINNOW_RETURN_IF_ERROR(UploadExpertCodes(down, experts.down, experts.down_scales));
+    } else {
+      WINNOW_RETURN_IF_ERROR(UploadExpertRows(gate_up, experts.gate_up));
+      WINNOW_RETURN_IF_ERROR(UploadExpertRows(down, experts.down));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointUpload::UploadExpertRows(const ExpertRowSource& source, const void* matrices) {
+  const size_t row_bytes = source.in_features * sizeof(uint16_t), at_once = kPinnedBytes / row_bytes;
   auto* const bounce = static_cast<uint16_t*>(pinned_->data());
-  const size_t rows_at_once = kPinnedBytes / (source.in_features * sizeof(uint16_t));
-  WINNOW_CHECK(rows_at_once >= 1);
-  for (size_t done = 0; done < source.out_features; done += rows_at_once) {
-    const size_t rows = std::min(rows_at_once, source.out_features - done);
+  auto* to = static_cast<std::byte*>(const_cast<void*>(matrices)) +
+             static_cast<size_t>(source.slice.expert) * source.out_features * row_bytes;
+  WINNOW_CHECK(at_once >= 1);
+  for (size_t done = 0; done < source.out_features; done += at_once) {
+    const size_t rows = std::min(at_once, source.out_features - done);
     WINNOW_RETURN_IF_ERROR(CopyExpertRows(checkpoint_, source, done, rows, bounce));
-    const size_t bytes = rows * source.in_features * sizeof(uint16_t);
-    device_.CopyAsync(destination, bounce, bytes, stream_);
-    destination += bytes;
+    device_.CopyAsync(to + done * row_bytes, bounce, rows * row_bytes, stream_);
+    WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointUpload::UploadExpertCodes(const ExpertRowSource& source, const void* matrices,
+                                                 const uint8_t* scales) {
+  const size_t code_bytes = source.in_features / 2, scale_bytes = source.in_features / cuda::kExpertBlock;
+  const size_t first = static_cast<size_t>(source.slice.expert) * source.out_features;
+  const size_t at_once = kPinnedBytes / (code_bytes + scale_bytes);
+  auto* const bounce = static_cast<uint8_t*>(pinned_->data());
+  auto* const to = static_cast<uint8_t*>(const_cast<void*>(matrices)) + first * code_bytes;
+  auto* const scales_to = const_cast<uint8_t*>(scales) + first * scale_bytes;
+  WINNOW_CHECK(at_once >= 1);
+  for (size_t done = 0; done < source.out_features; done += at_once) {
+    const size_t rows = std::min(at_once, source.out_features - done);
+    uint8_t* const scale_bounce = bounce + rows * code_bytes;
+    WINNOW_RETURN_IF_ERROR(CopyExpertCodes(checkpoint_, source, done, rows, bounce, scale_bounce));
+    device_.CopyAsync(to + done * code_bytes, bounce, rows * code_bytes, stream_);
+    device_.CopyAsync(scales_to + done * scale_bytes, scale_bounce, rows * scale_bytes, stream_);
     WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
   }
   return absl::OkStatus();

@@ -40,8 +40,10 @@ class CheckpointUpload {
                           const cuda::DeviceMatrix& matrix);
   // Rows of the pieces, one after the other, as bf16.
   absl::Status Upload(const std::vector<WeightPiece>& pieces, void* to);
-  // All rows of an expert's matrix.
-  absl::Status UploadRows(const ExpertRowSource& source, void* to);
+  // Experts that lie in one tensor, each to its place among those of the device.
+  absl::Status FillFusedExperts(const LayerNames& names, const cuda::ExpertMatrices& experts);
+  absl::Status UploadExpertRows(const ExpertRowSource& source, const void* matrices);
+  absl::Status UploadExpertCodes(const ExpertRowSource& source, const void* matrices, const uint8_t* scales);
   // Pieces as codes, and the scales and zeros of the matrix's groups.
   absl::Status UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
                            const cuda::MatrixCodes& to);

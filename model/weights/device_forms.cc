@@ -29,8 +29,10 @@ std::optional<StoredForm> StoredFormOf(const Checkpoint& checkpoint, const Weigh
 }
 
 std::optional<StoredForm> ConfiguredForm(const WeightQuantization& quantization, const WeightPiece& piece) {
-  const bool fp8 = quantization.format == WeightQuantization::Format::kFp8;
-  if (quantization.format == WeightQuantization::Format::kNone || (!fp8 && quantization.bits != 4)) return std::nullopt;
+  using Format = WeightQuantization::Format;
+  const bool fp8 = quantization.format == Format::kFp8;
+  if (quantization.format == Format::kMxfp4) return std::nullopt;  // of experts alone
+  if (quantization.format == Format::kNone || (!fp8 && quantization.bits != 4)) return std::nullopt;
   const auto group = static_cast<size_t>(quantization.block_columns);
   return StoredForm{.dtype = fp8 ? Dtype::kF8 : Dtype::kI4,
                     .group_size = group >= piece.tensor_columns ? 0 : group,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <random>
 
 #include "absl/strings/str_format.h"
@@ -10,15 +11,20 @@
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
 #include "kernels/cuda/device/arena.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "model/weights/checkpoint_upload.h"
 
 namespace winnow {
 namespace {
 
 void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
-  const size_t matrix_bytes = ExpertBytes(experts) / 3 * experts.num_all();
+  const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
+  const size_t matrix_bytes = experts.mxfp4 ? elements / 2 : elements * DtypeBytes(Dtype::kBf16);
   experts.gate_up = arena.Take(2 * matrix_bytes);
   experts.down = arena.Take(matrix_bytes);
+  if (!experts.mxfp4) return;
+  experts.gate_up_scales = arena.TakeArray<uint8_t>(2 * elements / cuda::kExpertBlock);
+  experts.down_scales = arena.TakeArray<uint8_t>(elements / cuda::kExpertBlock);
 }
 
 void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::ExpertMatrices& experts) {
@@ -72,7 +78,7 @@ absl::Status CheckDeviceShards(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Experts are chosen among all, and lie in one GPU in bf16, all of one width.
+// Experts are chosen among all, and lie in one GPU in bf16 or as MXFP4, all of one width.
 absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOptions& options) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0 || options.parts == WeightParts::kQueryProjections) return absl::OkStatus();
@@ -118,7 +124,8 @@ cuda::GatedActivation ActivationOf(Activation activation) {
 cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0) return {};
-  return {.activation = ActivationOf(config.activation),
+  return {.mxfp4 = config.quantization.format == WeightQuantization::Format::kMxfp4,
+          .activation = ActivationOf(config.activation),
           .num_experts = moe.num_experts,
           .num_shared = moe.shared_intermediate_size / moe.intermediate_size,
           .shared_gate = moe.shared_gate,
@@ -131,7 +138,8 @@ cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
 }
 
 size_t ExpertBytes(const cuda::ExpertMatrices& of) {
-  return size_t{3} * of.intermediate_size * of.hidden_size * DtypeBytes(Dtype::kBf16);
+  const size_t elements = size_t{3} * of.intermediate_size * of.hidden_size;
+  return of.mxfp4 ? elements / 2 + elements / cuda::kExpertBlock : elements * DtypeBytes(Dtype::kBf16);
 }
 
 absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
@@ -340,8 +348,33 @@ class WeightSynthesis {
                     [&] { return normal(router_random_); });
   }
 
+  // Codes are random, of which values have a deviation of 2.9, and all scales one that brings them next to what bf16
+  // have.
+  void FillCodes(const cuda::ExpertMatrices& experts) {
+    if (codes_.empty()) {
+      codes_.resize(size_t{1} << 22);
+      std::generate(codes_.begin(), codes_.end(), std::ref(code_random_));
+    }
+    const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
+    const auto fill = [&](const void* matrices, const uint8_t* scales, size_t count, int in_features) {
+      constexpr size_t kOffset = 4096;  // so that matrices differ, words from one to the next
+      for (size_t done = 0, part = 0; done < count / 2; done += part) {
+        code_offset_ = (code_offset_ + kOffset) % (codes_.size() / 2);
+        part = std::min(count / 2 - done, codes_.size() / 2 * sizeof(uint32_t));
+        device_.CopyAsync(static_cast<std::byte*>(const_cast<void*>(matrices)) + done, codes_.data() + code_offset_,
+                          part, stream_);
+      }
+      const double scale = std::log2(1 / (2.9 * std::sqrt(static_cast<double>(in_features))));
+      device_.FillAsync(const_cast<uint8_t*>(scales), static_cast<uint8_t>(127 + std::lround(scale)),
+                        count / cuda::kExpertBlock, stream_);
+    };
+    fill(experts.gate_up, experts.gate_up_scales, 2 * elements, experts.hidden_size);
+    fill(experts.down, experts.down_scales, elements, experts.intermediate_size);
+  }
+
   // As FillMatrix, all experts at once.
   void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {
+    if (experts.mxfp4) return FillCodes(experts);
     const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
     const auto fill = [&](const void* matrices, size_t count, int in_features) {
       table_.elementwise->fill_normal(stream_, const_cast<void*>(matrices), count, Seed(shard_seed_, ++number),
@@ -367,7 +400,9 @@ class WeightSynthesis {
   const cuda::Stream stream_;
   std::unique_ptr<cuda::DeviceMemory> staging_;
   std::vector<float> vectors_;
-  std::mt19937 router_random_{static_cast<uint32_t>(seed_)};
+  std::mt19937 router_random_{static_cast<uint32_t>(seed_)}, code_random_{static_cast<uint32_t>(seed_ + 1)};
+  std::vector<uint32_t> codes_;
+  size_t code_offset_ = 0;
 };
 
 absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const cuda::CudaTable& table,

@@ -1,13 +1,14 @@
 #include "model/weights/expert_rows.h"
 
 #include <algorithm>
-#include <span>
+#include <cstring>
 #include <vector>
 
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
 #include "common/model/quantized/mxfp4.h"
 #include "common/model/tensor_elements.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "model/weights/bf16.h"
 
 namespace winnow {
@@ -19,8 +20,10 @@ size_t StoredOutput(const ExpertRowSource& source, size_t n) {
   return source.slice.pairs ? n % half * 2 + n / half : n;
 }
 
-absl::Status CopyPlainRows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
-                           uint16_t* out) {
+}  // namespace
+
+absl::Status CopyExpertRows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
+                            uint16_t* out) {
   WINNOW_ASSIGN_OR_RETURN(TensorView view, checkpoint.Find(source.slice.tensor));
   const size_t in = source.in_features, all = source.out_features;
   const size_t bytes = in * all * TensorDtypeBytes(view.dtype);
@@ -45,32 +48,33 @@ absl::Status CopyPlainRows(const Checkpoint& checkpoint, const ExpertRowSource& 
   return absl::OkStatus();
 }
 
-absl::Status CopyMxfp4Rows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
-                           uint16_t* out) {
+absl::Status CopyExpertCodes(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
+                             uint8_t* codes, uint8_t* scales) {
   const std::string scales_name = source.slice.tensor + "_scales";
   WINNOW_ASSIGN_OR_RETURN(const TensorView blocks, checkpoint.Find(source.slice.tensor + "_blocks"));
-  WINNOW_ASSIGN_OR_RETURN(const TensorView scales, checkpoint.Find(scales_name));
+  WINNOW_ASSIGN_OR_RETURN(const TensorView stored_scales, checkpoint.Find(scales_name));
   if (source.slice.expert == 0 && first == 0) {
-    WINNOW_RETURN_IF_ERROR(CheckMxfp4Scales(scales, checkpoint.FileOf(scales_name)));
+    WINNOW_RETURN_IF_ERROR(CheckMxfp4Scales(stored_scales, checkpoint.FileOf(scales_name)));
   }
-  const size_t in = source.in_features, row_blocks = in / kMxfp4Block;
-  const auto* const bytes = reinterpret_cast<const uint8_t*>(blocks.bytes.data());
-  const auto* const exponents = reinterpret_cast<const uint8_t*>(scales.bytes.data());
-  std::vector<float> values(in);
+  const size_t in = source.in_features, row_scales = in / kMxfp4Block;
   for (size_t i = 0; i < rows; ++i) {
     const size_t row = static_cast<size_t>(source.slice.expert) * source.out_features + StoredOutput(source, first + i);
-    Mxfp4ToF32({bytes + row * (in / 2), in / 2}, {exponents + row * row_blocks, row_blocks}, values.data());
-    std::transform(values.begin(), values.end(), out + i * in, RoundToBf16);
+    const uint8_t* const from = blocks.bytes.data() + row * (in / 2);
+    for (size_t byte = 0; byte < in / 2; byte += sizeof(uint32_t)) {
+      uint32_t word = 0;
+      std::memcpy(&word, from + byte, sizeof(word));
+      word = cuda::ExpertCodeWord(word);
+      std::memcpy(codes + i * (in / 2) + byte, &word, sizeof(word));
+    }
+    for (size_t block = 0; block < row_scales; ++block) {
+      const uint8_t scale = scales[i * row_scales + block] = stored_scales.bytes[row * row_scales + block];
+      if (scale <= cuda::kGreatestExpertScale) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(AbslSv(checkpoint.FileOf(scales_name)), ": a scale of ", QuotedName(scales_name), " is 2^",
+                       scale - 127, ", and GPUs hold scales up to 2^", cuda::kGreatestExpertScale - 127));
+    }
   }
   return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::Status CopyExpertRows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
-                            uint16_t* out) {
-  return source.mxfp4 ? CopyMxfp4Rows(checkpoint, source, first, rows, out)
-                      : CopyPlainRows(checkpoint, source, first, rows, out);
 }
 
 }  // namespace winnow

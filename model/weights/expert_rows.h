@@ -14,12 +14,16 @@ struct ExpertRowSource {
   ExpertSlice slice;
   size_t out_features = 0;
   size_t in_features = 0;
-  bool mxfp4 = false;
 };
 
-// Checks that the expert's numbers are finite and writes rows [first, first + rows) to `out` as bf16, which holds every
-// value of MXFP4; what is wider is rounded to nearest even.
+// Of numbers: checks that the expert's are finite and writes rows [first, first + rows) to `out` as bf16; what is wider
+// is rounded to nearest even.
 absl::Status CopyExpertRows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
                             uint16_t* out);
+
+// Of MXFP4 the same rows as a GPU has them (kernels/cuda/experts/expert_codes.h): in_features / 2 bytes of codes, and
+// in_features / 32 scales, each. INVALID_ARGUMENT where a scale is too large for that.
+absl::Status CopyExpertCodes(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
+                             uint8_t* codes, uint8_t* scales);
 
 }  // namespace winnow

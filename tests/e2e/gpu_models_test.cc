@@ -12,6 +12,7 @@
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/completion.h"
 #include "tests/e2e/generation_calls.h"
+#include "tests/support/quantized_checkpoint.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
@@ -152,6 +153,34 @@ TEST_P(GpuModels, PreemptionChangesNoAnswerThatIsSelectedInPlace) {
   }
   EXPECT_GT(preempted, 0);
   EXPECT_TRUE(cluster->Stop().ok());
+}
+
+// Codes of four bits are exact in bf16: the same weights as numbers give the same bits.
+TEST(Mxfp4OnAGpu, AnswersAreThoseOfTheSameWeightsAsNumbers) {
+  const TempDir quantized, plain;
+  WriteMxfp4Checkpoint({.family = ModelFamily::kGptOss,
+                        .num_layers = 4,
+                        .hidden_size = 96,
+                        .intermediate_size = 64,
+                        .head_dim = 64,
+                        .max_position_embeddings = 4096,
+                        .attention_bias = true},
+                       quantized.path(), plain.path());
+  Json request = Request(200, 5, 30);
+  request["logprobs"] = 1;
+  std::vector<Completion> answers;
+  for (const TempDir* directory : {&quantized, &plain}) {
+    const absl::StatusOr<std::unique_ptr<Cluster>> cluster =
+        Cluster::Start({.model = directory->path(),
+                        .flags = {"--device=cuda:0", "--selection=dense", "--max-context=512"},
+                        .environment = {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}}});
+    ASSERT_TRUE(cluster.ok()) << cluster.status().message();
+    answers.push_back(Complete((*cluster)->http(), request));
+    ASSERT_TRUE(answers.back().ok()) << answers.back().error;
+    EXPECT_TRUE((*cluster)->Stop().ok());
+  }
+  EXPECT_EQ(answers[0].ids, answers[1].ids);
+  EXPECT_EQ(answers[0].choice.at("logprobs"), answers[1].choice.at("logprobs"));
 }
 
 // Each GPU takes its part of every tensor that holds several projections.

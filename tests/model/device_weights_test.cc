@@ -11,6 +11,7 @@
 #include "common/model/synthetic_models.h"
 #include "common/model/tensor_elements.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_table.h"
 #include "tests/support/quantized_checkpoint.h"
@@ -153,9 +154,22 @@ TEST_P(QuantizedUploadTest, DequantisesExperts) {
   }
 }
 
-// Experts that lie in one tensor, by inputs or as MXFP4, with gate and up in turn: the same numbers either way, and
-// those of the checkpoint, with their biases.
-TEST(FusedExperts, AreSortedAndDequantised) {
+// A row of an expert's matrix in MXFP4, as numbers.
+std::vector<float> ValuesOfCodes(const void* matrices, const uint8_t* scales, size_t row, size_t in) {
+  constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const auto* const words = static_cast<const uint32_t*>(matrices) + row * in / 8;
+  std::vector<float> values;
+  for (size_t i = 0; i < in; ++i) {
+    const uint32_t code = cuda::ExpertCodeAt(words[i / 8], static_cast<int>(i % 8));
+    const float value = std::ldexp(kMagnitudes[code & 7], scales[(row * in + i) / 32] - 127);
+    values.push_back((code & 8) != 0 ? -value : value);
+  }
+  return values;
+}
+
+// Experts that lie in one tensor, by inputs or as MXFP4, with gate and up in turn: they mean the numbers of the
+// checkpoint either way, and have their biases. MXFP4 stays.
+TEST(FusedExperts, AreSortedAndKeptAsStored) {
   TinyModel model = UploadedModel();
   model.family = ModelFamily::kGptOss;
   model.attention_bias = true;
@@ -173,9 +187,23 @@ TEST(FusedExperts, AreSortedAndDequantised) {
   for (int l = 0; l < model.num_layers; ++l) {
     const cuda::ExpertMatrices& experts = (*expected)->layer(l).experts;
     const size_t hidden = experts.hidden_size, width = experts.intermediate_size, count = experts.num_experts;
-    const size_t matrix_bytes = 2 * count * hidden * width;
-    EXPECT_EQ(std::memcmp((*weights)->layer(l).experts.gate_up, experts.gate_up, 2 * matrix_bytes), 0);
-    EXPECT_EQ(std::memcmp((*weights)->layer(l).experts.down, experts.down, matrix_bytes), 0);
+    const cuda::ExpertMatrices& codes = (*weights)->layer(l).experts;
+    ASSERT_TRUE(codes.mxfp4 && !experts.mxfp4);
+    const auto as_bf16 = [](const std::vector<float>& values) {
+      std::vector<uint16_t> bits(values.size());
+      std::transform(values.begin(), values.end(), bits.begin(), F32ToBf16);
+      return bits;
+    };
+    for (size_t row = 0; row < count * 2 * width; ++row) {
+      const auto* const plain_row = static_cast<const uint16_t*>(experts.gate_up) + row * hidden;
+      ASSERT_EQ(as_bf16(ValuesOfCodes(codes.gate_up, codes.gate_up_scales, row, hidden)),
+                std::vector<uint16_t>(plain_row, plain_row + hidden));
+    }
+    for (size_t row = 0; row < count * hidden; ++row) {
+      const auto* const plain_row = static_cast<const uint16_t*>(experts.down) + row * width;
+      ASSERT_EQ(as_bf16(ValuesOfCodes(codes.down, codes.down_scales, row, width)),
+                std::vector<uint16_t>(plain_row, plain_row + width));
+    }
     const auto values = [&](const char* name) {
       const TensorView tensor = checkpoint->Find(LayerTensor(l, absl::StrCat("mlp.experts.", name))).value();
       std::vector<float> all;

@@ -18,8 +18,39 @@ inline constexpr int kTileThreads = 128, kTileStages = 3;
 inline constexpr int kTileStageBytes = (kTileRows + kTileOutputs) * kTileK * 2;
 inline constexpr int kTileSharedBytes = kTileStages * kTileStageBytes + 128;
 
+// Two blocks of codes of a row, on their way to a stage.
+struct TileCodes {
+  static constexpr int kBlocks = kTileK / kExpertBlock;
+  uint4 block[kBlocks];
+  uint32_t factor[kBlocks];
+
+  // Blocks from `first` of the matrices' row that begins with block `row`; zeros behind its end.
+  __device__ void Read(const StripProduct& p, int64_t row, int first, bool exists) {
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      const bool is_there = exists && first + i < p.in_features / kExpertBlock;
+      const int64_t at = row + (is_there ? first + i : 0);
+      block[i] = make_uint4(0, 0, 0, 0);
+      if (is_there) block[i] = __ldg(static_cast<const uint4*>(p.weight) + at);
+      factor[i] = CodeFactor(__ldg(p.scales + at));
+    }
+  }
+  // To line `line` of the lines at `to`, as bf16.
+  __device__ void Store(uint32_t to, int line) const {
+#pragma unroll
+    for (int i = 0; i < kBlocks * 4; ++i) {
+      const uint4& of = block[i / 4];
+      const uint32_t word = i % 4 == 0 ? of.x : i % 4 == 1 ? of.y : i % 4 == 2 ? of.z : of.w;
+      const uint4 values = CodesOfWord(word, factor[i / 4]);
+      asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to + line * 128 + ((i ^ (line % 8)) << 4)),
+                   "r"(values.x), "r"(values.y), "r"(values.z), "r"(values.w)
+                   : "memory");
+    }
+  }
+};
+
 // Grid: tiles of outputs x tiles of pairs that there may be.
-template <bool kGated>
+template <bool kGated, bool kCodes>
 __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripProduct p, const RoutedRows routed) {
   extern __shared__ __align__(128) uint8_t ring_memory[];
   __shared__ uint32_t x_rows[kTileRows];
@@ -37,8 +68,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
     x_rows[threadIdx.x] = p.x_by_row ? routed.rows[pair] : pair;
   }
   __syncthreads();
-  const __nv_bfloat16* const matrix = p.weight + tile.expert * p.matrix_elements;
+  const int64_t first_row = static_cast<int64_t>(tile.expert) * p.matrix_rows;
   const int num_steps = (p.in_features + kTileK - 1) / kTileK;
+  // Which output, and which row of the matrices, a line of W in a stage is.
+  const auto output = [&](int line) { return kGated ? first_out + line / 64 * 32 + line % 32 : first_out + line; };
+  const auto matrix_row = [&](int line) {
+    return first_row + min(output(line), p.out_features - 1) + (kGated && line % 64 >= 32 ? p.out_features : 0);
+  };
   const auto copy = [&](int step) {
     const uint32_t stage = ring + step % kTileStages * kTileStageBytes;
     const int piece = threadIdx.x % 8, k = step * kTileK + piece * 8;
@@ -49,29 +85,46 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
       const __nv_bfloat16* from = p.x + static_cast<int64_t>(x_rows[row]) * p.in_features + (exists ? k : 0);
       CopyAsync16(stage + row * 128 + ((piece ^ (row % 8)) << 4), from, exists);
     }
+    if constexpr (!kCodes) {
 #pragma unroll
-    for (int i = 0; i < kTileOutputs / 16; ++i) {
-      const int line = threadIdx.x / 8 + i * 16;
-      const int out = kGated ? first_out + line / 64 * 32 + line % 32 : first_out + line;
-      const bool exists = out < p.out_features && k < p.in_features;
-      const int row = min(out, p.out_features - 1) + (kGated && line % 64 >= 32 ? p.out_features : 0);
-      const __nv_bfloat16* from = matrix + static_cast<int64_t>(row) * p.in_features + (exists ? k : 0);
-      CopyAsync16(stage + (kTileRows + line) * 128 + ((piece ^ (line % 8)) << 4), from, exists);
+      for (int i = 0; i < kTileOutputs / 16; ++i) {
+        const int line = threadIdx.x / 8 + i * 16, out = output(line);
+        const bool exists = out < p.out_features && k < p.in_features;
+        const auto* from = static_cast<const __nv_bfloat16*>(p.weight) + matrix_row(line) * p.in_features;
+        CopyAsync16(stage + (kTileRows + line) * 128 + ((piece ^ (line % 8)) << 4), from + (exists ? k : 0), exists);
+      }
     }
+  };
+  // Codes go through registers: of a thread's line two blocks of a step, which are read two steps before they are used.
+  TileCodes codes;
+  const int64_t code_row = matrix_row(threadIdx.x) * (p.in_features / kExpertBlock);
+  const auto read_codes = [&](int step) {
+    const bool exists = output(threadIdx.x) < p.out_features;
+    codes.Read(p, code_row, step * (kTileK / kExpertBlock), exists);
+  };
+  const auto store_codes = [&](int step) {
+    codes.Store(ring + step % kTileStages * kTileStageBytes + kTileRows * 128, threadIdx.x);
   };
   const auto commit = [] { asm volatile("cp.async.commit_group;" ::: "memory"); };
 #pragma unroll
   for (int step = 0; step < kTileStages - 1; ++step) {
     if (step < num_steps) copy(step);
     commit();
+    if constexpr (kCodes) {
+      if (step < num_steps) read_codes(step), store_codes(step);
+    }
   }
   float sums[4][8][4] = {};  // of 16 pairs x 8 outputs
   const int warp_row = warp / 2 * 64, warp_out = warp % 2 * 64;
   for (int step = 0; step < num_steps; ++step) {
     asm volatile("cp.async.wait_group %0;" ::"n"(kTileStages - 2) : "memory");
     __syncthreads();
-    if (step + kTileStages - 1 < num_steps) copy(step + kTileStages - 1);
+    const int ahead = step + kTileStages - 1;
+    if (ahead < num_steps) copy(ahead);
     commit();
+    if constexpr (kCodes) {
+      if (ahead < num_steps) read_codes(ahead);
+    }
     const uint32_t stage = ring + step % kTileStages * kTileStageBytes;
 #pragma unroll
     for (int k16 = 0; k16 < kTileK / 16; ++k16) {
@@ -93,6 +146,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
         for (int j = 0; j < 8; ++j) MultiplyAccumulate(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1]);
       }
     }
+    if constexpr (kCodes) {
+      if (ahead < num_steps) store_codes(ahead);
+    }
+  }
+  if constexpr (kCodes) {
+#pragma unroll
+    for (int i = 0; i < 4 * 8 * 4; ++i) sums[i / 32][i / 4 % 8][i % 4] *= kCodeSumFactor;
   }
 #pragma unroll
   for (int i = 0; i < 4; ++i) {

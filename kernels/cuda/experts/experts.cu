@@ -9,11 +9,9 @@
 namespace winnow::cuda {
 namespace {
 
-template <bool kGated>
-void Launch(Stream stream, ExpertRows rows, const ExpertMatrices& of, const RoutedRows& routed, int num_rows,
-            const StripProduct& product) {
-  WINNOW_CHECK(of.hidden_size % 8 == 0 && of.intermediate_size % 8 == 0);
-  if (num_rows == 0) return;
+template <bool kGated, bool kCodes>
+void LaunchOf(Stream stream, ExpertRows rows, const ExpertMatrices& of, const RoutedRows& routed, int num_rows,
+              const StripProduct& product) {
   const int64_t pairs = int64_t{num_rows} * of.pairs_per_row();
   if (rows == ExpertRows::kMany) {
     const int64_t tiles = pairs / kExpertTileRows + std::min<int64_t>(pairs, of.num_all());
@@ -21,24 +19,34 @@ void Launch(Stream stream, ExpertRows rows, const ExpertMatrices& of, const Rout
                                             static_cast<unsigned>(tiles)),
                                .threads = kTileThreads,
                                .shared_bytes = kTileSharedBytes};
-    LaunchDependent(ExpertTileKernel<kGated>, shape, stream, product, routed);
+    LaunchDependent(ExpertTileKernel<kGated, kCodes>, shape, stream, product, routed);
     return;
   }
   const LaunchShape shape = {.grid = dim3(DivideUp(product.out_features, kGated ? kStripOutputs / 2 : kStripOutputs),
                                           static_cast<unsigned>(std::min<int64_t>(pairs, of.num_all()))),
                              .threads = kStripThreads};
   // An expert has at most as many pairs as there are rows.
-  auto* const kernel = num_rows <= 8    ? ExpertStripKernel<1, kGated>
-                       : num_rows <= 16 ? ExpertStripKernel<2, kGated>
-                                        : ExpertStripKernel<4, kGated>;
+  auto* const kernel = num_rows <= 8    ? ExpertStripKernel<1, kGated, kCodes>
+                       : num_rows <= 16 ? ExpertStripKernel<2, kGated, kCodes>
+                                        : ExpertStripKernel<4, kGated, kCodes>;
   LaunchDependent(kernel, shape, stream, product, routed);
+}
+
+template <bool kGated>
+void Launch(Stream stream, ExpertRows rows, const ExpertMatrices& of, const RoutedRows& routed, int num_rows,
+            const StripProduct& product) {
+  const int divisor = of.mxfp4 ? kExpertBlock : 8;
+  WINNOW_CHECK(of.hidden_size % divisor == 0 && of.intermediate_size % divisor == 0);
+  if (num_rows == 0) return;
+  if (of.mxfp4) return LaunchOf<kGated, true>(stream, rows, of, routed, num_rows, product);
+  LaunchOf<kGated, false>(stream, rows, of, routed, num_rows, product);
 }
 
 void GateUp(Stream stream, ExpertRows rows, const ExpertGateUpParams& params) {
   const ExpertMatrices& of = params.experts;
   Launch<true>(stream, rows, of, params.routed, params.num_rows,
-               {.weight = static_cast<const __nv_bfloat16*>(of.gate_up),
-                .matrix_elements = int64_t{2} * of.intermediate_size * of.hidden_size,
+               {.weight = of.gate_up,
+                .scales = of.gate_up_scales,
                 .matrix_rows = 2 * of.intermediate_size,
                 .in_features = of.hidden_size,
                 .out_features = of.intermediate_size,
@@ -52,8 +60,8 @@ void GateUp(Stream stream, ExpertRows rows, const ExpertGateUpParams& params) {
 void Down(Stream stream, ExpertRows rows, const ExpertDownParams& params) {
   const ExpertMatrices& of = params.experts;
   Launch<false>(stream, rows, of, params.routed, params.num_rows,
-                {.weight = static_cast<const __nv_bfloat16*>(of.down),
-                 .matrix_elements = int64_t{of.hidden_size} * of.intermediate_size,
+                {.weight = of.down,
+                 .scales = of.down_scales,
                  .matrix_rows = of.hidden_size,
                  .in_features = of.intermediate_size,
                  .out_features = of.hidden_size,

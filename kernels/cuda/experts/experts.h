@@ -9,8 +9,8 @@
 namespace winnow::cuda {
 
 // The experts of a sparse layer in device memory. Those that every row goes through, the shared ones, lie behind those
-// that are routed to, in parts of an expert's width. hidden_size and intermediate_size are multiples of 8, matrices are
-// aligned to 16 bytes.
+// that are routed to, in parts of an expert's width. hidden_size and intermediate_size are multiples of 8, with mxfp4
+// of 32; matrices are aligned to 16 bytes.
 struct ExpertMatrices {
   // A router's row for each routed expert; where the shared ones have a gate, its row comes last.
   const float* router = nullptr;       // [num_logits(), hidden_size]
@@ -18,10 +18,14 @@ struct ExpertMatrices {
   // [num_experts], may be null: added to probabilities that are sigmoids where experts are chosen, not where they
   // weigh.
   const float* correction = nullptr;
-  const void* gate_up = nullptr;        // [num_all(), 2 * intermediate_size, hidden_size] bf16: gate, then up
-  const void* down = nullptr;           // [num_all(), hidden_size, intermediate_size] bf16
-  const float* gate_up_bias = nullptr;  // [num_all(), 2 * intermediate_size]; may be null
-  const float* down_bias = nullptr;     // [num_all(), hidden_size]; may be null
+  // Matrices are bf16 or, with mxfp4, codes of four bits and a scale for each 32 inputs (expert_codes.h).
+  bool mxfp4 = false;
+  const void* gate_up = nullptr;            // [num_all(), 2 * intermediate_size, hidden_size]: gate, then up
+  const void* down = nullptr;               // [num_all(), hidden_size, intermediate_size]
+  const uint8_t* gate_up_scales = nullptr;  // [num_all(), 2 * intermediate_size, hidden_size / 32]
+  const uint8_t* down_scales = nullptr;     // [num_all(), hidden_size, intermediate_size / 32]
+  const float* gate_up_bias = nullptr;      // [num_all(), 2 * intermediate_size]; may be null
+  const float* down_bias = nullptr;         // [num_all(), hidden_size]; may be null
   GatedActivation activation = GatedActivation::kSilu;
   int num_experts = 0;       // that are routed to, at most kMaxExperts with the shared ones
   int num_shared = 0;        // at most kMaxExpertsPerToken

@@ -14,7 +14,8 @@ uint64_t Parameters(const ModelConfig& config) {
   for (const ExpectedTensor& tensor : ExpectedTensors(config)) {
     uint64_t elements = 1;
     for (const uint64_t size : tensor.shape) elements *= size;
-    count += elements;
+    if (tensor.name.ends_with("_scales")) continue;
+    count += tensor.is_bytes ? 2 * elements : elements;  // codes of four bits
   }
   return count;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/cpu/scalar.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "kernels/cuda/select/predict.h"
 #include "kernels/kernel_table.h"
 
@@ -16,9 +17,27 @@ namespace {
 using cuda::ExpertMatrices;
 using cuda::Stream;
 
-float Dot(const uint16_t* weight, const uint16_t* x, int count) {
+// One row of an expert's matrix, as numbers.
+std::vector<float> RowOf(const ExpertMatrices& of, const void* matrices, const uint8_t* scales, int64_t row, int in) {
+  std::vector<float> values(in);
+  if (!of.mxfp4) {
+    const uint16_t* const from = static_cast<const uint16_t*>(matrices) + row * in;
+    std::transform(from, from + in, values.begin(), Bf16ToF32);
+    return values;
+  }
+  constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const auto* const words = static_cast<const uint32_t*>(matrices) + row * in / 8;
+  for (int i = 0; i < in; ++i) {
+    const uint32_t code = cuda::ExpertCodeAt(words[i / 8], i % 8);
+    const float value = std::ldexp(kMagnitudes[code & 7], scales[(row * in + i) / cuda::kExpertBlock] - 127);
+    values[i] = (code & 8) != 0 ? -value : value;
+  }
+  return values;
+}
+
+float Dot(const std::vector<float>& weight, const uint16_t* x) {
   double sum = 0;
-  for (int k = 0; k < count; ++k) sum += double{Bf16ToF32(weight[k])} * Bf16ToF32(x[k]);
+  for (size_t k = 0; k < weight.size(); ++k) sum += double{weight[k]} * Bf16ToF32(x[k]);
   return static_cast<float>(sum);
 }
 
@@ -112,11 +131,12 @@ void GateUp(Stream, cuda::ExpertRows, const cuda::ExpertGateUpParams& p) {
   if (p.num_rows == 0) return;
   ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
     const int64_t hidden = of.hidden_size, width = of.intermediate_size;
-    const uint16_t* const gate = static_cast<const uint16_t*>(of.gate_up) + expert * 2 * width * hidden;
+    const auto row = [&](int64_t i) {
+      return RowOf(of, of.gate_up, of.gate_up_scales, expert * 2 * width + i, of.hidden_size);
+    };
     const uint16_t* const x = static_cast<const uint16_t*>(p.x) + p.routed.rows[pair] * hidden;
     for (int64_t i = 0; i < width; ++i) {
-      const float g = Dot(gate + i * hidden, x, of.hidden_size),
-                  u = Dot(gate + (width + i) * hidden, x, of.hidden_size);
+      const float g = Dot(row(i), x), u = Dot(row(width + i), x);
       const float* const bias = of.gate_up_bias == nullptr ? nullptr : of.gate_up_bias + expert * 2 * width + i;
       const float gate_bias = bias == nullptr ? 0 : bias[0], up_bias = bias == nullptr ? 0 : bias[width];
       static_cast<uint16_t*>(p.out)[pair * width + i] = F32ToBf16(Activate(of.activation, g + gate_bias, u + up_bias));
@@ -129,11 +149,12 @@ void Down(Stream, cuda::ExpertRows, const cuda::ExpertDownParams& p) {
   if (p.num_rows == 0) return;
   ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
     const int64_t hidden = of.hidden_size, width = of.intermediate_size;
-    const uint16_t* const down = static_cast<const uint16_t*>(of.down) + expert * hidden * width;
     const uint16_t* const x = static_cast<const uint16_t*>(p.x) + pair * width;
     for (int64_t i = 0; i < hidden; ++i) {
       const float bias = of.down_bias == nullptr ? 0 : of.down_bias[expert * hidden + i];
-      p.out[pair * hidden + i] = p.routed.weights[pair] * (Dot(down + i * width, x, of.intermediate_size) + bias);
+      p.out[pair * hidden + i] =
+          p.routed.weights[pair] *
+          (Dot(RowOf(of, of.down, of.down_scales, expert * hidden + i, of.intermediate_size), x) + bias);
     }
   });
 }

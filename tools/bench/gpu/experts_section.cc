@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cuda/experts/expert_codes.h"
 #include "tools/bench/gpu/matmul_weights.h"
 #include "tools/bench/gpu/sections.h"
 
@@ -17,7 +18,7 @@ using cuda::ExpertRows;
 struct Shape {
   int num_experts, experts_per_token, num_shared, hidden_size, intermediate_size;
   bool shared_gate = false, normalizes = true;
-  bool biases = false, sigmoid = false;
+  bool biases = false, sigmoid = false, mxfp4 = false;
   cuda::GatedActivation activation = cuda::GatedActivation::kSilu;
 };
 
@@ -25,7 +26,7 @@ std::string Name(const Shape& shape) {
   return absl::StrCat(shape.experts_per_token, " of ", shape.num_experts, " experts",
                       shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ",
                       shape.hidden_size, "x", shape.intermediate_size, shape.biases ? ", biases" : "",
-                      shape.sigmoid ? ", sigmoids" : "");
+                      shape.sigmoid ? ", sigmoids" : "", shape.mxfp4 ? ", MXFP4" : "");
 }
 
 // What sums in f32 may be off by, of products whose magnitudes add up to this: each mma adds 16 products with the error
@@ -50,6 +51,36 @@ Sum Dot(const uint16_t* weight, const uint16_t* x, int count) {
   return sum;
 }
 
+// On the device.
+struct Matrices {
+  const void* data = nullptr;
+  const uint8_t* scales = nullptr;
+};
+
+// Random codes with scales around those of bf16 of the same use, every code among them; what they mean is exact in bf16
+// and goes to `values`.
+Matrices RandomCodes(GpuContext& gpu, size_t elements, int in, std::vector<uint16_t>& values) {
+  constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  std::vector<uint32_t> words(elements / 8);
+  std::vector<uint8_t> scales(elements / cuda::kExpertBlock);
+  values.resize(elements);
+  const int usual = 127 - static_cast<int>(std::lround(std::log2(2.9 * std::sqrt(in))));
+  for (size_t block = 0; block < scales.size(); ++block) {
+    // Some as small and as large as there may be.
+    scales[block] = static_cast<uint8_t>(block % 97 == 5 ? 60 : usual - 2 + static_cast<int>(gpu.random() % 4));
+    for (size_t i = block * cuda::kExpertBlock; i < (block + 1) * cuda::kExpertBlock; i += 8) {
+      const auto in_order = static_cast<uint32_t>(gpu.random());
+      words[i / 8] = cuda::ExpertCodeWord(in_order);
+      for (size_t k = 0; k < 8; ++k) {
+        const uint32_t code = in_order >> (4 * k) & 15;
+        const float value = std::ldexp(kMagnitudes[code & 7], scales[block] - 127);
+        values[i + k] = F32ToBf16((code & 8) != 0 ? -value : value);
+      }
+    }
+  }
+  return {.data = gpu.Upload(words), .scales = gpu.Upload(scales)};
+}
+
 // A sparse layer with random weights, here and on the device, and what its kernels leave of some rows.
 class ExpertsCheck {
  public:
@@ -57,11 +88,22 @@ class ExpertsCheck {
       : gpu_(gpu), shape_(shape), name_("experts " + Name(shape)), max_rows_(max_rows) {
     const size_t all = shape.num_experts + shape.num_shared;
     const size_t elements = all * shape.hidden_size * shape.intermediate_size;
-    gate_up_ = RandomBf16(gpu, 2 * elements, 1 / std::sqrt(static_cast<float>(shape.hidden_size)));
-    down_ = RandomBf16(gpu, elements, 1 / std::sqrt(static_cast<float>(shape.intermediate_size)));
+    Matrices gate_up, down;
+    if (shape.mxfp4) {
+      gate_up = RandomCodes(gpu, 2 * elements, shape.hidden_size, gate_up_);
+      down = RandomCodes(gpu, elements, shape.intermediate_size, down_);
+    } else {
+      gate_up_ = RandomBf16(gpu, 2 * elements, 1 / std::sqrt(static_cast<float>(shape.hidden_size)));
+      down_ = RandomBf16(gpu, elements, 1 / std::sqrt(static_cast<float>(shape.intermediate_size)));
+      gate_up.data = gpu.Upload(gate_up_);
+      down.data = gpu.Upload(down_);
+    }
     x_ = RandomBf16(gpu, static_cast<size_t>(max_rows) * shape.hidden_size, 1);
-    experts_ = {.gate_up = gpu.Upload(gate_up_),
-                .down = gpu.Upload(down_),
+    experts_ = {.mxfp4 = shape.mxfp4,
+                .gate_up = gate_up.data,
+                .down = down.data,
+                .gate_up_scales = gate_up.scales,
+                .down_scales = down.scales,
                 .activation = shape.activation,
                 .num_experts = shape.num_experts,
                 .num_shared = shape.num_shared,
@@ -305,7 +347,21 @@ void Check(GpuContext& gpu) {
                              .num_shared = 1,
                              .hidden_size = 128,
                              .intermediate_size = 96,
-                             .sigmoid = true}}) {
+                             .sigmoid = true},
+                             Shape{.num_experts = 32,
+                             .experts_per_token = 4,
+                             .num_shared = 0,
+                             .hidden_size = 352,
+                             .intermediate_size = 288,
+                             .biases = true,
+                             .mxfp4 = true,
+                             .activation = cuda::GatedActivation::kClampedSilu},
+                             Shape{.num_experts = 8,
+                             .experts_per_token = 2,
+                             .num_shared = 0,
+                             .hidden_size = 2880,
+                             .intermediate_size = 96,
+                             .mxfp4 = true}}) {
     ExpertsCheck check(gpu, shape, 400);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 2, 7, 16, 40, 64})) check.Run(ExpertRows::kFew, num_rows);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 100, 400})) check.Run(ExpertRows::kMany, num_rows);
