@@ -170,6 +170,7 @@ void PrintJson(const PlanResult& result) {
         one["weights_bytes"] = rank.plan->weights_bytes;
         one["slot_bytes"] = rank.plan->slot_bytes;
         one["slot_pages"] = rank.plan->slot_pages;
+        one["host_slot_bytes"] = rank.plan->host_slot_bytes;
         one["index_bytes"] = rank.plan->index_bytes;
         one["prefill_bytes"] = rank.plan->prefill_bytes;
         one["activation_bytes"] = rank.plan->activation_bytes;

@@ -51,6 +51,8 @@ struct InferenceRankMetrics {
       0};  // rows that running sequences can hold resident, over all layers and kv heads
   std::atomic<uint64_t> slot_pages_used{0};
   std::atomic<uint64_t> slot_pages_total{0};
+  std::atomic<uint64_t> host_slot_pages_used{0};  // of these, those in host memory behind a GPU's
+  std::atomic<uint64_t> host_slot_pages_total{0};
   std::atomic<uint64_t> prefill_kv_bytes{0};
   std::atomic<uint64_t> layered_prompts{0};              // prefilled layer by layer
   std::atomic<uint64_t> layered_kv_peak_bytes{0};        // of the longest of these: one layer's KV

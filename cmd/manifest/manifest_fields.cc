@@ -50,6 +50,7 @@ constexpr ManifestField kFields[] = {
     {"inference.prefix_attention", "prefix-attention"},
     {"inference.keep_prefixes", "keep-prefixes"},
     {"inference.slot_memory", "slot-memory"},
+    {"inference.slot_host_memory", "slot-host-memory"},
     {"inference.resume_grace", "resume-grace"},
 
     {"cache.ranks", "cache-ranks"},

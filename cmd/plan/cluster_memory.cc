@@ -58,6 +58,7 @@ absl::StatusOr<InferenceMemory> PlanInference(const UpOptions& options, int inde
   WINNOW_ASSIGN_OR_RETURN(memory.on_gpu, ComputesOnGpu(options, model.config, there, memory.gpus));
   if (memory.on_gpu) {
     const BackendOptions backend = GpuBackendOptions(rank, model);
+    WINNOW_RETURN_IF_ERROR(CheckSlotHostMemory(backend, memory.gpus));
     memory.needs = there.table != nullptr ? PlanCudaRank(*there.table, backend, memory.gpus, absl::OkStatus()).needs
                                           : EstimateCudaNeeds(backend, memory.gpus, GpusInReach(there));
     memory.needs.memory_name = memory.gpus > 1 ? absl::StrCat("the memory of each ", there.gpu_name)
@@ -65,6 +66,7 @@ absl::StatusOr<InferenceMemory> PlanInference(const UpOptions& options, int inde
     memory.selects_in_place = memory.needs.selects_in_place;
     memory.plan = PlanMemory(memory.needs, UsableGpuBytes(there.gpu_bytes));
   } else {
+    WINNOW_RETURN_IF_ERROR(CheckSlotHostMemoryOfCpu(rank.slot_host_memory_bytes));
     memory.gpus = 0;
     memory.needs = CpuMemoryNeeds(CpuBackendOptions(rank, model));
     memory.plan = PlanMemory(memory.needs, there.host_bytes);
@@ -137,7 +139,7 @@ uint64_t LeastHostBytes(const ClusterMemory& cluster, const UpOptions& options, 
                     count > 1 ? absl::StrCat(" and its like ", count, " x ") : " ", Gibibytes(bytes));
   };
   for (const InferenceMemory& rank : cluster.inference) {
-    if (!rank.on_gpu && rank.plan.ok()) add(rank.name, rank.count, rank.plan->least_bytes);
+    if (rank.plan.ok()) add(rank.name, rank.count, rank.on_gpu ? rank.plan->host_slot_bytes : rank.plan->least_bytes);
   }
   for (const CacheMemory& rank : cluster.cache) {
     if (!rank.plan.ok()) continue;
@@ -151,10 +153,10 @@ absl::Status CheckTogether(const ClusterMemory& cluster, const UpOptions& option
   std::string sum;
   const uint64_t all = LeastHostBytes(cluster, options, sum);
   if (all <= there.host_bytes) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the ranks of this machine do not fit its memory together: ", sum, " = ", Gibibytes(all), " of ",
-                   Gibibytes(there.host_bytes), ", ", Gibibytes(all - there.host_bytes),
-                   " are missing: lower --cache-memory, --slot-memory, --prefill-memory or --max-context"));
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the ranks of this machine do not fit its memory together: ", sum, " = ", Gibibytes(all), " of ",
+      Gibibytes(there.host_bytes), ", ", Gibibytes(all - there.host_bytes),
+      " are missing: lower --cache-memory, --slot-memory, --slot-host-memory, --prefill-memory or --max-context"));
 }
 
 }  // namespace

@@ -27,6 +27,14 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   writer.Gauge("winnow_slot_pages", "Pages of 64 row slots.",
                static_cast<double>(metrics.slot_pages_total) - static_cast<double>(metrics.slot_pages_used),
                with("state", "free"));
+  const auto host_pages = [&](const char* state, double pages) {
+    writer.Gauge("winnow_host_slot_pages",
+                 "Of winnow_slot_pages, those in pinned host memory behind the GPU's (--slot-host-memory).", pages,
+                 with("state", state));
+  };
+  host_pages("used", metrics.host_slot_pages_used);
+  host_pages("free",
+             static_cast<double>(metrics.host_slot_pages_total) - static_cast<double>(metrics.host_slot_pages_used));
   counter("winnow_rank_prompt_tokens_total", "Prompt tokens computed.", metrics.prompt_tokens);
   counter("winnow_rank_cached_prompt_tokens_total", "Prompt tokens that came from prefix caches and were not computed.",
           metrics.cached_prompt_tokens);

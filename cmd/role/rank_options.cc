@@ -22,6 +22,7 @@ absl::StatusOr<InferenceRankOptions> RankOptionsOf(const InferenceProcessOptions
   rank.scheduling = options.scheduling;
   rank.resume.grace = std::chrono::duration_cast<std::chrono::milliseconds>(options.resume_grace);
   rank.slot_memory_bytes = static_cast<size_t>(options.slot_memory_bytes);
+  rank.slot_host_memory_bytes = static_cast<size_t>(options.slot_host_memory_bytes);
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));
   rank.head_profile = options.selection.head_profile;

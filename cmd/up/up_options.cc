@@ -91,7 +91,7 @@ void UpOptions::Declare(Fields& fields) {
   placement.Declare(fields);
   DeclareMaxQueue(fields, &max_queue);
   fields.Integer("threads", &threads, "Compute threads of each rank; 0 = the machine's cores, shared out.", 0, 1024);
-  DeclareSlotMemory(fields, &slot_memory_bytes);
+  DeclareSlotMemory(fields, &slot_memory_bytes, &slot_host_memory_bytes);
   fields.Bytes("cache-memory", &cache_memory_bytes,
                "Memory for KV of each cache rank; 0 = 30 % of what is free, shared out.");
   DeclareFastMemory(fields, &fast_memory_bytes);
@@ -325,6 +325,7 @@ InferenceProcessOptions UpOptions::InferenceRank(int index, const std::vector<Ho
   options.scheduling = scheduling;
   options.resume_grace = resume_grace;
   options.slot_memory_bytes = slot_memory_bytes;
+  options.slot_host_memory_bytes = slot_host_memory_bytes;
   options.selection = selection;
   options.cache = CacheRank(index, known_routers).cache;
   if (hosts_cache()) options.cache.threads = options.threads;

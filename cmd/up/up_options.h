@@ -54,6 +54,7 @@ struct UpOptions {
   uint32_t max_queue = 1024;
   int threads = 0;
   int64_t slot_memory_bytes = 0;
+  int64_t slot_host_memory_bytes = 0;
   int64_t cache_memory_bytes = 0;
   int64_t fast_memory_bytes = 0;
   int64_t scrub_bytes_per_s = CacheOptions().scrub_bytes_per_s;

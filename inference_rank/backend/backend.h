@@ -38,6 +38,8 @@ class Backend {
   virtual StepClient* step_client() { return nullptr; }
 
   virtual const MemoryPlan& memory_plan() const = 0;
+  // Where sequences' slots may lie; without pages in host memory: in one kind of memory.
+  virtual SlotTiers slot_tiers() const { return {}; }
   // Kernel set, then dtypes: equal text promises equal bits.
   virtual std::string numerics() const = 0;
   // The name in KernelTable of kernels that host memory is computed with, and by how many threads; empty: a GPU's
@@ -60,9 +62,9 @@ struct BackendOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
-  MemoryNeeds needs;                 // with the prefill mode that was asked for
-  bool paces_prompts = false;        // to the time between tokens of answers beside them
-  bool offers_lanes = false;         // makes room for one
+  MemoryNeeds needs;           // with the prefill mode that was asked for
+  bool paces_prompts = false;  // to the time between tokens of answers beside them
+  bool offers_lanes = false;   // makes room for one
   // Whether rows are selected where they are computed, on a GPU that has them all; nullopt: where no lane can be.
   std::optional<bool> selects_in_place = std::nullopt;
   std::string synthetic_model = {};  // name of random weights

@@ -23,6 +23,7 @@ class CpuBackend final : public Backend {
     if (!kernels.ok()) return Annotate(kernels.status(), "--isa");
     backend->kernels_ = *kernels;
     WINNOW_RETURN_IF_ERROR(options.checkpoint->Find("model.embed_tokens.weight").status());
+    WINNOW_RETURN_IF_ERROR(CheckSlotHostMemoryOfCpu(options.needs.slot_host_memory_bytes));
     const MemoryNeeds needs = CpuMemoryNeeds(options);
     WINNOW_ASSIGN_OR_RETURN(backend->memory_plan_, PlanMemory(needs, AvailableMemoryBytes()));
     backend->row_bytes_ = needs.layout.row_bytes();

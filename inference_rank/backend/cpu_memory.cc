@@ -29,6 +29,12 @@ Dtype EmbeddingDtype(const Checkpoint* checkpoint) {
 
 }  // namespace
 
+absl::Status CheckSlotHostMemoryOfCpu(uint64_t slot_host_memory_bytes) {
+  if (slot_host_memory_bytes == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--slot-host-memory is for rows that a GPU has no room for, and the rank computes on the CPU: use --slot-memory");
+}
+
 MemoryNeeds CpuMemoryNeeds(const BackendOptions& options) {
   const ModelConfig& config = *options.config;
   const Checkpoint* checkpoint = options.checkpoint.get();

@@ -52,6 +52,7 @@ class CudaBackend final : public Backend {
     weights.dtype = options.compute_dtype;
     weights.shard.count = static_cast<int>(ordinals.size());
     WINNOW_RETURN_IF_ERROR(CheckDtypes(options.compute_dtype, options.kv_dtype));
+    WINNOW_RETURN_IF_ERROR(CheckSlotHostMemory(options, weights.shard.count));
     WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
     WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());
     WINNOW_RETURN_IF_ERROR(backend->Open(ordinals));
@@ -69,7 +70,8 @@ class CudaBackend final : public Backend {
     for (const Gpu& gpu : gpus_) {
       parts.push_back({.rows = static_cast<std::byte*>(gpu.slots->data()), .mover = &gpu.forward->row_mover()});
     }
-    return SlotPool::OnDevices(plan_.forward.row_bytes, memory_plan_.slot_pages, std::move(parts));
+    return SlotPool::OnDevices(plan_.forward.row_bytes, memory_plan_.slot_pages, std::move(parts),
+                               memory_plan_.host_slot_pages);
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
   StepClient* step_client() override { return local_step_.get(); }
@@ -100,6 +102,7 @@ class CudaBackend final : public Backend {
     return lane;
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
+  SlotTiers slot_tiers() const override { return TiersOf(plan_.needs, memory_plan_); }
   // Sums are added up in another order where GPUs share them.
   std::string numerics() const override {
     const cuda::DeviceInfo& info = gpus_[0].device->info();
@@ -185,7 +188,7 @@ class CudaBackend final : public Backend {
       DeviceWeightOptions weight_options = of_all;
       weight_options.shard.index = static_cast<int>(&gpu - gpus_.data());
       WINNOW_RETURN_IF_ERROR(LoadWeights(options, weight_options, gpu));
-      WINNOW_ASSIGN_OR_RETURN(gpu.slots, gpu.device->Allocate(memory_plan_.slot_bytes));
+      WINNOW_ASSIGN_OR_RETURN(gpu.slots, AllocateSlots(*gpu.device));
       WINNOW_ASSIGN_OR_RETURN(gpu.prefill_memory, gpu.device->Allocate(memory_plan_.prefill_bytes));
       prefill_memory.push_back(static_cast<std::byte*>(gpu.prefill_memory->data()));
       WINNOW_ASSIGN_OR_RETURN(gpu.forward, CudaForward::Create(*table_, *gpu.device, *gpu.weights, gpu.slots->data(),
@@ -203,6 +206,14 @@ class CudaBackend final : public Backend {
     if (gpus_.size() == 1) return absl::OkStatus();
     WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
     return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocateSlots(cuda::Device& device) {
+    if (memory_plan_.host_slot_bytes == 0) return device.Allocate(memory_plan_.slot_bytes);
+    auto slots = device.AllocateTiered(memory_plan_.slot_bytes, memory_plan_.host_slot_bytes);
+    if (slots.ok()) return slots;
+    return Annotate(slots.status(), absl::StrCat("--slot-host-memory: ", memory_plan_.host_slot_bytes,
+                                                 " bytes of pinned host memory behind the GPU's slots"));
   }
 
   absl::Status LoadWeights(const BackendOptions& options, const DeviceWeightOptions& weight_options, Gpu& gpu) {

@@ -13,7 +13,13 @@ DecodeSlotShape CudaLocalStep::SlotShape(const Shape& shape) {
           .max_rows = shape.max_rows,
           .hidden_size = shape.hidden_size,
           .dense_tokens = shape.max_context_tokens,
-          .max_budget = shape.selection.has_value() ? LocalSelection::MaxBudget(*shape.selection) : 0};
+          .max_budget = shape.selection.has_value() ? LocalSelection::MaxBudget(*shape.selection) : 0,
+          .staging_pages = StagingPages(shape)};
+}
+
+uint32_t CudaLocalStep::StagingPages(const Shape& shape) {
+  const uint32_t slots = shape.selection.has_value() ? LocalSelection::StagingSlots(*shape.selection) : 0;
+  return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
 size_t CudaLocalStep::DeviceBytes(const cuda::CudaTable& table, const Shape& shape) {
@@ -130,8 +136,24 @@ absl::Status CudaLocalStep::SetRow(int row, const StepSequence& sequence) {
   device_.Bind();
   if (!IsDense(*sequence.spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
   graph_->EnqueueWindow(row, {});
-  slots_->SetRow(row, sequence.pages, stream);
+  slots_->SetRow(row, WithStaging(sequence), stream, !sequence.staging.empty());
   return absl::OkStatus();
+}
+
+// Tables of equal length: what a list has no staging pages for repeats the last of its pages.
+std::vector<uint32_t> CudaLocalStep::WithStaging(const StepSequence& sequence) const {
+  const size_t lists = shape_.layout.num_lists(), own = sequence.pages.size() / lists,
+               staging = sequence.staging.size() / lists, per_list = slots_->shape().pages_per_list();
+  std::vector<uint32_t> pages;
+  pages.reserve(lists * per_list);
+  for (size_t list = 0; list < lists; ++list) {
+    const auto of_list = sequence.pages.subspan(list * own, own),
+               stage = sequence.staging.subspan(list * staging, staging);
+    pages.insert(pages.end(), of_list.begin(), of_list.end());
+    pages.insert(pages.end(), stage.begin(), stage.begin() + static_cast<ptrdiff_t>(std::min(staging, per_list - own)));
+    pages.resize((list + 1) * per_list, pages.back());
+  }
+  return pages;
 }
 
 void CudaLocalStep::ClearRow(int row) {
@@ -140,10 +162,10 @@ void CudaLocalStep::ClearRow(int row) {
 
 StepSelection CudaLocalStep::selection(int row) const {
   if (selection_ == nullptr) return {};
-  const std::optional<uint64_t> selected =
+  const std::optional<LocalSelection::RowCounts> counts =
       selection_->TakeReadback(completed_->readback, row, completed_->positions[row], captured_masses_);
-  if (!selected.has_value()) return {};
-  return {.captured_masses = captured_masses_, .selected_rows = *selected};
+  if (!counts.has_value()) return {};
+  return {.captured_masses = captured_masses_, .selected_rows = counts->selected, .fetched_rows = counts->fetched};
 }
 
 void CudaLocalStep::Plan(std::span<const StepRow> rows) {

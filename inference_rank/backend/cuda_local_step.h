@@ -42,7 +42,7 @@ class CudaLocalStep final : public StepClient {
 
   int max_rows() const override { return shape_.max_rows; }
   uint32_t vocab_size() const override { return shape_.vocab_size; }
-  uint32_t pages_per_list() const override { return slots_->shape().pages_per_list(); }
+  uint32_t pages_per_list() const override { return slots_->shape().staging_base() / kSlotPageTokens; }
   absl::Status Serves(const SelectionSpec& spec) const override;
   absl::Status SetRow(int row, const StepSequence& sequence) override;
   void ClearRow(int row) override;
@@ -75,7 +75,9 @@ class CudaLocalStep final : public StepClient {
 
   CudaLocalStep(cuda::Device& device, CudaForward& forward, const Shape& shape);
   static size_t RowBytes(const Shape& shape) { return shape.layout.num_lists() * shape.layout.row_bytes(); }
+  static uint32_t StagingPages(const Shape& shape);
   static DecodeSlotShape SlotShape(const Shape& shape);
+  std::vector<uint32_t> WithStaging(const StepSequence& sequence) const;
   absl::Status Allocate(const cuda::DeviceMemory& slot_memory);
   absl::Status WarmUp();
   // Of rows that are to be computed whose first position that is not dense this is.

@@ -22,7 +22,8 @@ uint64_t ExpertRowBytes(const cuda::ExpertMatrices& experts) {
 
 // By itself where no cache rank's GPU could.
 bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
-  return options.selects_in_place.value_or(!options.offers_lanes || num_gpus_there < 2);
+  const bool needs_to = options.needs.slot_host_memory_bytes > 0;
+  return options.selects_in_place.value_or(needs_to || !options.offers_lanes || num_gpus_there < 2);
 }
 
 // As a cache rank's GPU projects queries from a residual.
@@ -37,19 +38,24 @@ LocalSelection::Shape InPlaceShape(const BackendOptions& options) {
           .max_context_tokens = options.max_context_tokens,
           .selection = options.needs.selection,
           .windows = options.config->windows,
-          .projects_heads_alone = ProjectsHeadsAlone(*options.config)};
+          .projects_heads_alone = ProjectsHeadsAlone(*options.config),
+          .stages = options.needs.slot_host_memory_bytes > 0};
 }
 
 // What rows that are selected where they are computed take beside their slots.
 void AddInPlaceNeeds(const LocalSelection::Shape& shape, bool is_served, MemoryNeeds& needs) {
   needs.selects_in_place = is_served && !IsDense(needs.selection);
   needs.index_bytes_per_row = LocalSelection::IndexBytesPerRow(shape);
+  needs.staging_slots = LocalSelection::StagingSlots(shape);
 }
 
 // `config`: of a GPU's part.
 absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const ModelConfig& config, int num_gpus,
                                           int num_gpus_there, const absl::Status& peers) {
   if (!options.offers_lanes) return absl::FailedPreconditionError("frames alone were asked for");
+  if (options.needs.slot_host_memory_bytes > 0) {
+    return absl::FailedPreconditionError("slots in host memory (--slot-host-memory) are no other GPU's to write to");
+  }
   if (!peers.ok()) {
     return absl::FailedPreconditionError(
         absl::StrCat("the inference rank's GPUs add up through host memory: ", peers.message()));
@@ -110,6 +116,19 @@ MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
 }
 
 }  // namespace
+
+absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus) {
+  if (options.needs.slot_host_memory_bytes == 0) return absl::OkStatus();
+  if (num_gpus > 1) {
+    return absl::UnimplementedError(
+        "--slot-host-memory: slots lie in host memory behind those of one GPU, and --tensor-parallel has several");
+  }
+  if (!options.selects_in_place.value_or(true)) {
+    return absl::InvalidArgumentError(
+        "--slot-host-memory is for rows that are selected in place, which --select-in-place=off excludes");
+  }
+  return absl::OkStatus();
+}
 
 CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& options, int num_gpus,
                           const absl::Status& peers) {

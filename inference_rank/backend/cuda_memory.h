@@ -18,6 +18,9 @@ struct CudaRankPlan {
   MemoryNeeds needs;                               // of each GPU, weights and activations included
 };
 
+// Whether slots may lie in host memory behind those of so many GPUs, where that is asked for.
+absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus);
+
 // Of a model that `num_gpus` GPUs share. `peers`: whether they reach each other's memory, or why not. The device model
 // must have been checked (CheckDeviceModel).
 CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& options, int num_gpus,

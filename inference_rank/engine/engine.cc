@@ -73,6 +73,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     scheduler_.ShareSlots([this](const Sequence& sequence) { return SharedPages(sequence); });
   }
   metrics_.slot_pages_total = slots_.num_pages();
+  metrics_.host_slot_pages_total = slots_.num_pages(SlotPlace::kHostBehindGpu);
 }
 
 Engine::~Engine() {
@@ -174,7 +175,9 @@ void Engine::Loop() {
 
 void Engine::AdmitWaiting() {
   while (true) {
-    const Scheduler::Free free{.slot_pages = slots_.free_pages() + IdlePages(), .prefill_bytes = FreePrefillBytes()};
+    const Scheduler::Free free{.slot_pages = FreeSlotPages(SlotPlace::kFront),
+                               .host_slot_pages = FreeSlotPages(SlotPlace::kHostBehindGpu),
+                               .prefill_bytes = FreePrefillBytes()};
     const auto now = SteadyClock::now();
     Sequence* sequence = scheduler_.Admit(free, now);
     if (sequence == nullptr) {
@@ -470,7 +473,9 @@ void Engine::UpdateGauges() {
   metrics_.local_sequences = local_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;
-  metrics_.slot_pages_used = slots_.num_pages() - slots_.free_pages() - IdlePages();
+  const auto used = [&](SlotPlace place) { return slots_.num_pages(place) - FreeSlotPages(place); };
+  metrics_.host_slot_pages_used = used(SlotPlace::kHostBehindGpu);
+  metrics_.slot_pages_used = used(SlotPlace::kFront) + used(SlotPlace::kHostBehindGpu);
   if (prefixes_.has_value()) {
     metrics_.resident_prefix_bytes = prefixes_->num_pages() * kSlotPageTokens * layout_.row_bytes();
     metrics_.resident_prefix_evicted_tokens = prefixes_->evicted_columns() * kSlotPageTokens;

@@ -131,6 +131,9 @@ class Engine {
   bool MayShareRows(const Sequence& sequence) const;
   // Gives it its working set, with what is resident of its rows.
   absl::Status TakeSlots(Sequence& sequence);
+  // Where it takes them, once what is idle has made room; nullopt: wherever they are free.
+  std::optional<SlotPlacement> PlaceSlots(const Sequence& sequence, const ResidentPrefixes::Lease& prefix,
+                                          const SlotPlacement& spread);
   // What of its rows may be resident: nullopt: none may. `tokens` holds the key's.
   std::optional<ResidentPrefixes::Key> ResidentKey(const Sequence& sequence, std::vector<uint32_t>& tokens) const;
   ResidentPrefixes::Lease FindResident(const Sequence& sequence);
@@ -143,7 +146,8 @@ class Engine {
   void RefillInPlace(Sequence& sequence);
   // Of the slot pages that a waiting sequence needs, those that running ones have.
   uint32_t SharedPages(const Sequence& sequence) const;
-  uint32_t IdlePages() const { return prefixes_.has_value() ? prefixes_->idle_pages() : 0; }
+  uint32_t IdlePages(SlotPlace place) const { return prefixes_.has_value() ? prefixes_->idle_pages(place) : 0; }
+  uint32_t FreeSlotPages(SlotPlace place) const { return slots_.free_pages(place) + IdlePages(place); }
   // Gives back what computing took; HandOverIfStored follows once the cache rank has all of the prompt.
   void BeginHandOver(Sequence& sequence);
   void HandOverIfStored(Sequence& sequence);

@@ -39,16 +39,46 @@ bool Engine::MayShareRows(const Sequence& sequence) const {
 
 absl::Status Engine::TakeSlots(Sequence& sequence) {
   ResidentPrefixes::Lease prefix = FindResident(sequence);
-  if (prefixes_.has_value()) {
-    const uint32_t pages = WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(),
-                                                   sequence.slot_order);
-    prefixes_->MakeRoom(pages - static_cast<uint32_t>(prefix.num_columns() * layout_.num_lists()));
-  }
-  WINNOW_ASSIGN_OR_RETURN(WorkingSet set,
-                          WorkingSet::Create(slots_, layout_, sequence.spec, sequence.max_positions,
-                                             sequence.prompt_tokens(), sequence.slot_order, std::move(prefix)));
+  const SlotPlacement spread = SpreadPlacement(layout_, sequence.spec, sequence.max_positions, sequence.prompt_tokens(),
+                                               sequence.slot_order, options_.limits.slot_tiers);
+  const std::optional<SlotPlacement> placement = PlaceSlots(sequence, prefix, spread);
+  WINNOW_ASSIGN_OR_RETURN(
+      WorkingSet set, WorkingSet::Create(slots_, layout_, sequence.spec, sequence.max_positions,
+                                         sequence.prompt_tokens(), sequence.slot_order, std::move(prefix), placement));
   sequence.working_set.emplace(std::move(set));
   return absl::OkStatus();
+}
+
+// In front where all of its own rows find room there, else as `spread` says, and else, as what is idle may lie in the
+// wrong memory, wherever pages are: rows are then read where they lie. Idle rows make room first.
+std::optional<SlotPlacement> Engine::PlaceSlots(const Sequence& sequence, const ResidentPrefixes::Lease& prefix,
+                                                const SlotPlacement& spread) {
+  const auto lists = static_cast<uint32_t>(layout_.num_lists()), shared = prefix.num_columns();
+  const uint32_t own =
+      WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(), sequence.slot_order) -
+      lists * shared;
+  const auto take = [&](const SlotPages& wanted) {
+    for (const auto& [pages, place] :
+         {std::pair(wanted.front, SlotPlace::kFront), std::pair(wanted.host, SlotPlace::kHostBehindGpu)}) {
+      if (FreeSlotPages(place) < pages) return false;
+    }
+    if (!prefixes_.has_value()) return true;
+    prefixes_->MakeRoom(wanted.front, SlotPlace::kFront);
+    prefixes_->MakeRoom(wanted.host, SlotPlace::kHostBehindGpu);
+    return slots_.free_pages(SlotPlace::kFront) >= wanted.front &&
+           slots_.free_pages(SlotPlace::kHostBehindGpu) >= wanted.host;
+  };
+  SlotPlacement in_front;
+  if (prefix.has_host_pages()) in_front.staging_pages = spread.staging_pages;
+  if (take({.front = own + lists * in_front.staging_pages})) return in_front;
+  const uint32_t begin = std::max(spread.host_begin, shared), end = std::max(spread.host_end, begin);
+  if (spread.host_columns() > 0 &&
+      take({.front = own - lists * (end - begin) + lists * spread.staging_pages, .host = lists * (end - begin)})) {
+    return spread;
+  }
+  const uint32_t front = std::min(own, FreeSlotPages(SlotPlace::kFront));
+  take({.front = front, .host = own - front});
+  return std::nullopt;
 }
 
 std::optional<ResidentPrefixes::Key> Engine::ResidentKey(const Sequence& sequence,

@@ -99,12 +99,19 @@ uint32_t LocalSelection::MaxListRows(const Shape& shape) {
   return MaxBudget(shape) + kMostRowsAround + kBlockTokens;
 }
 
+uint32_t LocalSelection::StagingSlots(const Shape& shape) {
+  if (!shape.stages || IsDense(shape.selection)) return 0;
+  const double wanted = std::ceil(static_cast<double>(MaxBudget(shape)) * std::max(1.0f, shape.selection.pool_factor));
+  return static_cast<uint32_t>(std::min<double>(wanted, shape.max_context_tokens));
+}
+
 DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_pages) {
   const SelectionSpec spec = AsServed(shape.selection, shape.max_context_tokens);
   DeviceKvShape store{.layout = shape.layout,
                       .max_sequences = static_cast<uint32_t>(shape.max_rows),
                       .max_positions = shape.max_context_tokens,
                       .num_blocks = uint64_t{num_slot_pages} * (kSlotPageTokens / kBlockTokens),
+                      .pool_slots = StagingSlots(shape),
                       .rows = RowTier::kInPlace};
   if (IsDense(spec)) return store;
   store.key_copy = spec.key_copy == KeyCopy::kInt8;
@@ -252,7 +259,9 @@ absl::Status LocalSelection::Sit(int row, const StepSequence& sequence) {
                 .pages = {sequence.pages.begin(), sequence.pages.end()},
                 .indexed_positions = sequence.indexed_positions,
                 .max_positions = sequence.max_positions,
-                .prompt_tokens = sequence.prompt_tokens};
+                .prompt_tokens = sequence.prompt_tokens,
+                .staging_slots = static_cast<uint32_t>(std::min<size_t>(
+                    sequence.staging.size() / shape_.layout.num_lists() * kSlotPageTokens, StagingSlots(shape_)))};
   return absl::OkStatus();
 }
 
@@ -284,9 +293,19 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stre
     WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
                                                position - of.indexed_positions, nullptr, stream));
   }
-  of.kind->plan->SeatInPlace(row, *of.sequence, of.spec, of.prompt_tokens, stream);
+  of.kind->plan->SeatInPlace(row, *of.sequence, of.spec, of.prompt_tokens, StagingOf(row), stream);
   of.pages = {};
   return absl::OkStatus();
+}
+
+DevicePlan::Staging LocalSelection::StagingOf(int row) const {
+  if (rows_[row].staging_slots == 0) return {};
+  const DecodeSlotShape& slots = slots_.shape();
+  return {.slot_pool = slots_.slot_pool(),
+          .pages = slots_.pages(),
+          .pages_per_list = slots.pages_per_list(),
+          .pool_base = slots.staging_base(),
+          .pool_slots = rows_[row].staging_slots};
 }
 
 void LocalSelection::Leave(int row, cuda::Stream stream) {
@@ -368,8 +387,11 @@ absl::Status LocalSelection::PrepareGraphs() {
 
 size_t LocalSelection::ReadbackBytes(const Shape& shape) {
   const cuda::ExchangeShape exchange = Exchange(shape);
-  return kMaxKinds * (exchange.masses_per_plan() * sizeof(cuda::MeasuredMass) +
-                      shape.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t));
+  return kMaxKinds * (exchange.masses_per_plan() * sizeof(cuda::MeasuredMass) + NumCounts(shape) * sizeof(uint32_t));
+}
+
+size_t LocalSelection::NumCounts(const Shape& shape) {
+  return (shape.stages ? 2 : 1) * shape.layout.num_layers * Exchange(shape).counts_per_layer();
 }
 
 void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
@@ -377,7 +399,7 @@ void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
   if (!needs_.measures) return;
   const cuda::ExchangeShape exchange = Exchange(shape_);
   const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
-  const size_t count_bytes = shape_.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t);
+  const size_t count_bytes = NumCounts() * sizeof(uint32_t);
   for (const std::unique_ptr<Kind>& kind : kinds_) {
     if (kind == nullptr || !needs_.kinds[kind->index]) continue;
     readback.of_kind[kind->index] = true;
@@ -387,20 +409,21 @@ void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
   }
 }
 
-std::optional<uint64_t> LocalSelection::TakeReadback(const Readback& readback, int row, uint32_t position,
-                                                     std::vector<float>& masses) const {
+std::optional<LocalSelection::RowCounts> LocalSelection::TakeReadback(const Readback& readback, int row,
+                                                                      uint32_t position,
+                                                                      std::vector<float>& masses) const {
   const Row& of = rows_[row];
   if (!of.sequence.has_value() || !readback.of_kind[of.kind->index]) return std::nullopt;
   if (!MeasuresMassOfRow(position, of.prompt_tokens, row)) return std::nullopt;
   const cuda::ExchangeShape exchange = Exchange(shape_);
   const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
-  const size_t count_bytes = shape_.layout.num_layers * exchange.counts_per_layer() * sizeof(uint32_t);
+  const size_t count_bytes = NumCounts() * sizeof(uint32_t);
   const std::byte* const from = readback.region + of.kind->index * (mass_bytes + count_bytes);
   const auto* const measured = reinterpret_cast<const cuda::MeasuredMass*>(from);
   const auto* const counts = reinterpret_cast<const uint32_t*>(from + mass_bytes);
   const int heads = shape_.layout.num_kv_heads;
   const uint32_t window = RecentStart(position, of.spec.recent_tokens, of.spec.sink_tokens, kBlockTokens);
-  uint64_t selected = 0;
+  RowCounts sum;
   masses.clear();
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
     for (int head = 0; head < heads; ++head) {
@@ -413,10 +436,12 @@ std::optional<uint64_t> LocalSelection::TakeReadback(const Readback& readback, i
       const uint32_t budget = HeadBudget(of.spec, shape_.layout.list(layer, head));
       if (window - of.spec.sink_tokens <= budget) continue;  // it attends to everything
       // Whole units write their counts elsewhere: with the fewest rows that hold a mass this is what they are at most.
-      selected += HasWholePages(of.spec) ? budget : counts[layer * exchange.counts_per_layer() + list];
+      const size_t entry = layer * exchange.counts_per_layer() + list;
+      sum.selected += HasWholePages(of.spec) ? budget : counts[entry];
+      if (of.staging_slots > 0) sum.fetched += counts[shape_.layout.num_layers * exchange.counts_per_layer() + entry];
     }
   }
-  return selected;
+  return sum;
 }
 
 }  // namespace winnow

@@ -38,7 +38,10 @@ class LocalSelection {
     // As ModelConfig has them. Layers with a sliding window attend to that, and nothing is selected there.
     std::vector<uint32_t> windows = {};
     bool projects_heads_alone = true;  // queries are a projection of a normed residual, each head for itself
+    bool stages = false;      // slots may lie in host memory: selected rows are copied to staging slots (SlotPlacement)
   };
+  // Staging slots of a list, at most; 0: none.
+  static uint32_t StagingSlots(const Shape& shape);
   static uint32_t MaxBudget(const Shape& shape);  // of a list
   // Rows of a list that a selection and what surrounds it take, at most.
   static uint32_t MaxListRows(const Shape& shape);
@@ -88,9 +91,12 @@ class LocalSelection {
   // Behind the step whose variant was asked for last.
   void EnqueueReadback(Readback& readback, cuda::Stream stream);
   // Of a row that took part in that step at `position`: masses by list, NaN where not measured, to `masses`. Returns
-  // how many rows its lists selected; nullopt where nothing was measured.
-  std::optional<uint64_t> TakeReadback(const Readback& readback, int row, uint32_t position,
-                                       std::vector<float>& masses) const;
+  // how many rows its lists selected and how many of them were not staged; nullopt where nothing was measured.
+  struct RowCounts {
+    uint64_t selected = 0, fetched = 0;
+  };
+  std::optional<RowCounts> TakeReadback(const Readback& readback, int row, uint32_t position,
+                                        std::vector<float>& masses) const;
 
  private:
   // Sequences that are selected for alike.
@@ -110,6 +116,7 @@ class LocalSelection {
     uint32_t indexed_positions = 0;
     uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
+    uint32_t staging_slots = 0;  // of each list
   };
   // Several kinds in one step.
   class Together final : public ColocatedCache {
@@ -130,6 +137,10 @@ class LocalSelection {
   static cuda::ExchangeShape Exchange(const Shape& shape);
   absl::StatusOr<Kind*> KindOf(const SelectionSpec& spec);
   DecodeVariant Variant(int bucket_rows);
+  DevicePlan::Staging StagingOf(int row) const;
+  // Counts of a kind that the host reads: what is selected, and where rows are staged what is missing.
+  size_t NumCounts() const { return NumCounts(shape_); }
+  static size_t NumCounts(const Shape& shape);
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;

@@ -19,6 +19,20 @@ uint32_t PagesPerSequence(const MemoryNeeds& needs, uint32_t positions) {
                                  needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts);
 }
 
+// Of host memory, pages for which there is room for their index, and for what stages them, in `bytes` of the GPU's.
+uint64_t HostPagesBehind(const MemoryNeeds& needs, uint64_t bytes, uint64_t page_bytes, uint64_t index_page_bytes) {
+  constexpr uint32_t kAny = std::numeric_limits<uint32_t>::max() / kSlotPageTokens;
+  const SlotPlacement spread =
+      SpreadPlacement(needs.layout, needs.selection, needs.max_context_tokens, needs.max_context_tokens,
+                      needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts,
+                      {.pages = {.front = 0, .host = kAny}, .staging_slots = needs.staging_slots});
+  if (spread.host_columns() == 0) return 0;
+  const uint64_t columns = (needs.max_context_tokens + kSlotPageTokens - 1) / kSlotPageTokens;
+  const uint64_t in_front = columns - spread.host_columns() + spread.staging_pages;
+  const uint64_t of_sequence = in_front * (page_bytes + index_page_bytes) + spread.host_columns() * index_page_bytes;
+  return static_cast<uint64_t>(static_cast<double>(bytes) / of_sequence * spread.host_columns());
+}
+
 // The options that the missing bytes may come from.
 std::string WhatToLower(const MemoryNeeds& needs, const MemoryPlan& plan) {
   if (plan.weights_bytes + plan.activation_bytes > plan.available_bytes) {
@@ -28,6 +42,7 @@ std::string WhatToLower(const MemoryNeeds& needs, const MemoryPlan& plan) {
   std::string lower = "lower --max-context";
   if (!IsDense(needs.selection)) lower += ", or the budget or pool_factor of --selection";
   if (needs.slot_memory_bytes > 0) lower += ", or --slot-memory";
+  if (plan.host_slot_pages > 0) lower += ", or --slot-host-memory, whose index lies in the GPU's memory";
   if (needs.prefill_memory_bytes > 0) lower += ", or --prefill-memory";
   if (needs.prefill_mode != PrefillMode::kLayered) lower += "; --prefill=layered keeps less of a prompt";
   return lower;
@@ -36,8 +51,11 @@ std::string WhatToLower(const MemoryNeeds& needs, const MemoryPlan& plan) {
 }  // namespace
 
 std::string MemoryPlan::ToString() const {
-  return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages,
-                      " slot pages, up to ", max_running, " sequences)",
+  return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (",
+                      slot_pages - host_slot_pages, " slot pages, up to ", max_running, " sequences)",
+                      host_slot_pages > 0 ? absl::StrCat(" and ", host_slot_pages, " more in ", Mib(host_slot_bytes),
+                                                         " of pinned host memory")
+                                          : "",
                       index_bytes > 0 ? absl::StrCat(" + index of keys ", Mib(index_bytes)) : "", " + prefill KV ",
                       Mib(prefill_bytes), " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ",
                       Mib(available_bytes), " of ", memory_name, " available");
@@ -65,19 +83,27 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   plan.prefill_bytes = needs.prefill_memory_bytes != 0
                            ? needs.prefill_memory_bytes
                            : std::max(longest_prefill, std::min(2 * longest_prefill, available_bytes / 5));
-  uint64_t slot_bytes = needs.slot_memory_bytes;
+  const uint64_t wanted_pages = pages_per_sequence * needs.max_running;
+  uint64_t slot_bytes = needs.slot_memory_bytes, host_pages = needs.slot_host_memory_bytes / page_bytes;
   if (slot_bytes == 0) {
     const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
     const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
     const uint64_t most_of_rest = rest / 10 * 9;
     const uint64_t both = needs.is_exclusive ? most_of_rest : std::min(most_of_rest, available_bytes * 2 / 5);
-    const uint64_t most = both / (page_bytes + index_page_bytes) * page_bytes;
-    slot_bytes =
-        std::min(pages_per_sequence * needs.max_running * page_bytes, std::max(most, pages_per_sequence * page_bytes));
+    host_pages = std::min(host_pages, HostPagesBehind(needs, both, page_bytes, index_page_bytes));
+    const uint64_t rest_of_both = both - std::min(both, host_pages * index_page_bytes);
+    const uint64_t most = rest_of_both / (page_bytes + index_page_bytes) * page_bytes;
+    const uint64_t least = host_pages > 0 ? 0 : pages_per_sequence * page_bytes;
+    slot_bytes = std::min(wanted_pages * page_bytes, std::max(most, least));
   }
-  plan.slot_pages = static_cast<uint32_t>(std::min<uint64_t>(
-      slot_bytes / page_bytes, std::numeric_limits<uint32_t>::max() / kSlotPageTokens / needs.parts));
-  plan.slot_bytes = plan.slot_pages * page_bytes;
+  constexpr uint64_t kMostSlots = std::numeric_limits<uint32_t>::max();
+  const uint64_t front_pages = std::min(slot_bytes / page_bytes, kMostSlots / kSlotPageTokens / needs.parts);
+  host_pages = std::min(
+      {host_pages, wanted_pages - std::min(wanted_pages, front_pages), kMostSlots / kSlotPageTokens - front_pages});
+  plan.host_slot_pages = static_cast<uint32_t>(host_pages);
+  plan.host_slot_bytes = host_pages * page_bytes;
+  plan.slot_pages = static_cast<uint32_t>(front_pages + host_pages);
+  plan.slot_bytes = front_pages * page_bytes;
   plan.index_bytes = plan.slot_pages * index_page_bytes;
   const uint64_t least_slots = needs.slot_memory_bytes != 0 ? plan.slot_bytes + plan.index_bytes
                                                             : pages_per_sequence * (page_bytes + index_page_bytes);
@@ -89,6 +115,13 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
         absl::StrCat("slot memory of ", Mib(slot_bytes), " cannot hold one sequence of ", needs.max_context_tokens,
                      " tokens, which needs ", pages_per_sequence, " pages of ", page_bytes,
                      " bytes: raise --slot-memory, or lower --max-context or the budget"));
+  }
+  if (plan.host_slot_pages > 0 && RunningSequences(needs, plan, needs.max_context_tokens) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "slot memory of ", Mib(plan.slot_bytes), " and ", Mib(plan.host_slot_bytes),
+        " of the host's cannot hold one sequence of ", needs.max_context_tokens,
+        " tokens, of which sinks, recent rows, answer and copies of selected rows lie in the "
+        "GPU's: raise --slot-memory or --slot-host-memory, or lower --max-context, the budget or pool_factor"));
   }
   if (plan.prefill_bytes < longest_prefill) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -103,8 +136,29 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   return plan;
 }
 
+SlotTiers TiersOf(const MemoryNeeds& needs, const MemoryPlan& plan) {
+  return {.pages = {.front = plan.slot_pages - plan.host_slot_pages, .host = plan.host_slot_pages},
+          .staging_slots = needs.selects_in_place ? needs.staging_slots : 0};
+}
+
 uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint32_t positions) {
-  return std::min(plan.max_running, plan.slot_pages / std::max<uint32_t>(PagesPerSequence(needs, positions), 1));
+  const uint32_t pages = std::max<uint32_t>(PagesPerSequence(needs, positions), 1);
+  if (plan.host_slot_pages == 0) return std::min(plan.max_running, plan.slot_pages / pages);
+  // Their prompts are nearly all of them; those that come first lie in front.
+  const SlotTiers tiers = TiersOf(needs, plan);
+  const SlotDemand demand =
+      DemandOf(needs.layout,
+               SpreadPlacement(needs.layout, needs.selection, positions, positions,
+                               needs.selects_in_place ? SlotOrder::kByPosition : SlotOrder::kParts, tiers),
+               pages);
+  SlotPages free = tiers.pages;
+  uint32_t sequences = 0;
+  for (; sequences < plan.max_running && demand.FitsIn(free, 0); ++sequences) {
+    const bool in_front = pages <= free.front;
+    free.front -= in_front ? pages : demand.spread.front;
+    free.host -= in_front ? 0 : demand.spread.host;
+  }
+  return sequences;
 }
 
 uint64_t AvailableMemoryBytes() {

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
 #include "inference_rank/memory/prefill_mode.h"
+#include "inference_rank/memory/slot_placement.h"
 
 namespace winnow {
 
@@ -17,7 +18,9 @@ struct MemoryPlan {
   uint64_t prefill_bytes = 0;  // KV, and layer by layer residuals, of prompts that are being prefilled
   uint64_t activation_bytes = 0;
   uint64_t available_bytes = 0;
-  uint32_t slot_pages = 0;
+  uint32_t slot_pages = 0;       // those in the host's memory included
+  uint32_t host_slot_pages = 0;  // behind a GPU's, pinned
+  uint64_t host_slot_bytes = 0;
   uint32_t max_running = 0;
   std::string memory_name;  // for messages
   PrefillMode prefill_mode = PrefillMode::kChunked;
@@ -43,6 +46,8 @@ struct MemoryNeeds {
   uint64_t activation_bytes = 0;
   uint64_t slot_memory_bytes = 0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what
                                    // is available and nine tenths of what the rest leaves
+  uint64_t slot_host_memory_bytes = 0;  // most of the host's memory that slots may take behind those of a GPU
+  uint32_t staging_slots = 0;           // of each list of a sequence whose rows lie there (SlotPlacement)
   uint64_t prefill_memory_bytes =
       0;  // 0 = automatic: two prompts of the longest context, at most 20 % of what is available
   PrefillMode prefill_mode = PrefillMode::kChunked;
@@ -56,6 +61,9 @@ struct MemoryNeeds {
 // RESOURCE_EXHAUSTED, with the arithmetic, when it does not fit; INVALID_ARGUMENT when what was given for slots or
 // prompts does not hold even one sequence of the longest context.
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes);
+
+// Where sequences' slots may lie.
+SlotTiers TiersOf(const MemoryNeeds& needs, const MemoryPlan& plan);
 
 // Sequences of at most `positions` positions that run at once: as many as have slots, at most max_running.
 uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint32_t positions);

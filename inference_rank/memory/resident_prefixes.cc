@@ -47,6 +47,13 @@ std::vector<std::span<const uint32_t>> ResidentPrefixes::Lease::pages() const {
   return pages;
 }
 
+bool ResidentPrefixes::Lease::has_host_pages() const {
+  for (const Column* column = last_; column != nullptr; column = column->parent) {
+    if (column->host_pages > 0) return true;
+  }
+  return false;
+}
+
 uint32_t ResidentPrefixes::Lease::indexed_positions() const {
   uint32_t indexed = num_columns();
   for (const Column* column = last_; column != nullptr; column = column->parent) {
@@ -60,7 +67,7 @@ void ResidentPrefixes::Lease::SetIndexed() {
 }
 
 ResidentPrefixes::~ResidentPrefixes() {
-  while (!idle_.empty()) EvictOldest();
+  while (!idle_.empty()) Evict(idle_.front());
   WINNOW_CHECK(columns_.empty());
 }
 
@@ -109,7 +116,10 @@ ResidentPrefixes::Lease ResidentPrefixes::Insert(const Key& key,
       column->owner = walk.owner();
       std::copy(walk.tokens().begin(), walk.tokens().end(), column->tokens.begin());
       column->depth = walk.depth();
-      for (size_t list = 0; list < num_lists_; ++list) column->pages.push_back(page_of(list, walk.depth() - 1));
+      for (size_t list = 0; list < num_lists_; ++list) {
+        column->pages.push_back(page_of(list, walk.depth() - 1));
+        column->host_pages += slots_.place_of(column->pages.back()) == SlotPlace::kHostBehindGpu;
+      }
       if (column->parent != nullptr) ++column->parent->children;
       columns_[column->hash] = std::move(added);
       AddIdle(column);
@@ -121,25 +131,46 @@ ResidentPrefixes::Lease ResidentPrefixes::Insert(const Key& key,
 }
 
 void ResidentPrefixes::Pin(Column* column) {
-  for (; column != nullptr && column->pins++ == 0; column = column->parent) idle_.erase(column->idle);
+  for (; column != nullptr && column->pins++ == 0; column = column->parent) RemoveIdle(column);
 }
 
 void ResidentPrefixes::Unpin(Column* column) {
   for (; column != nullptr && --column->pins == 0; column = column->parent) AddIdle(column);
 }
 
-void ResidentPrefixes::EvictOldest() {
-  Column* const column = idle_.front();
+void ResidentPrefixes::AddIdle(Column* column) {
+  column->idle = idle_.insert(idle_.end(), column);
+  idle_pages_[0] += static_cast<uint32_t>(num_lists_) - column->host_pages;
+  idle_pages_[1] += column->host_pages;
+}
+
+void ResidentPrefixes::RemoveIdle(Column* column) {
+  idle_.erase(column->idle);
+  idle_pages_[0] -= static_cast<uint32_t>(num_lists_) - column->host_pages;
+  idle_pages_[1] -= column->host_pages;
+}
+
+void ResidentPrefixes::Evict(Column* column) {
   WINNOW_CHECK(column->pins == 0 && column->children == 0);
-  idle_.pop_front();
+  RemoveIdle(column);
   if (column->parent != nullptr) --column->parent->children;
   slots_.Free(column->pages);
   ++evicted_columns_;
   columns_.erase(column->hash);
 }
 
-void ResidentPrefixes::MakeRoom(uint32_t pages) {
-  while (slots_.free_pages() < pages && !idle_.empty()) EvictOldest();
+// Of the columns with pages there the oldest that has no children goes; where all of them have, which then lie in the
+// other memory, the oldest of all.
+void ResidentPrefixes::MakeRoom(uint32_t pages, SlotPlace place) {
+  while (slots_.free_pages(place) < pages && idle_pages(place) > 0) {
+    const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Column* column) {
+      const uint32_t there = place == SlotPlace::kHostBehindGpu
+                                 ? column->host_pages
+                                 : static_cast<uint32_t>(num_lists_) - column->host_pages;
+      return there > 0 && column->children == 0;
+    });
+    Evict(found != idle_.end() ? *found : idle_.front());
+  }
 }
 
 }  // namespace winnow

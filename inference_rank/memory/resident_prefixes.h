@@ -44,6 +44,8 @@ class ResidentPrefixes {
     uint32_t positions() const { return num_columns() * kSlotPageTokens; }
     // Slot pages by column, in position order, each [list].
     std::vector<std::span<const uint32_t>> pages() const;
+    // Whether some of them lie in host memory behind a GPU's.
+    bool has_host_pages() const;
     // Rows below are in the index of their slots' keys (LocalSelection), as far as somebody has said so.
     uint32_t indexed_positions() const;
     void SetIndexed();
@@ -78,10 +80,11 @@ class ResidentPrefixes {
   Lease Insert(const Key& key, const std::function<uint32_t(size_t list, uint32_t column)>& page_of);
   // Of these columns, the pages that somebody leases.
   uint32_t LeasedPages(const Key& key) const;
-  // Evicts until `pages` are free, or nothing is idle.
-  void MakeRoom(uint32_t pages);
+  // Evicts until `pages` are free in that memory, or nothing there is idle.
+  void MakeRoom(uint32_t pages, SlotPlace place = SlotPlace::kFront);
 
-  uint32_t idle_pages() const { return static_cast<uint32_t>(idle_.size() * num_lists_); }
+  uint32_t idle_pages() const { return idle_pages(SlotPlace::kFront) + idle_pages(SlotPlace::kHostBehindGpu); }
+  uint32_t idle_pages(SlotPlace place) const { return idle_pages_[static_cast<size_t>(place)]; }
   size_t num_columns() const { return columns_.size(); }
   uint64_t num_pages() const { return columns_.size() * num_lists_; }
   uint64_t evicted_columns() const { return evicted_columns_; }
@@ -95,6 +98,7 @@ class ResidentPrefixes {
     std::array<uint32_t, kSlotPageTokens> tokens{};
     uint32_t depth = 0;           // columns up to this one
     std::vector<uint32_t> pages;  // [list]
+    uint32_t host_pages = 0;      // of these, those in host memory behind a GPU's
     bool is_indexed = false;
     size_t pins = 0;  // leases on it, and children with pins
     size_t children = 0;
@@ -107,13 +111,15 @@ class ResidentPrefixes {
   Column* Next(const Walk& walk, Column* parent) const;
   void Pin(Column* column);
   void Unpin(Column* column);
-  void AddIdle(Column* column) { column->idle = idle_.insert(idle_.end(), column); }
-  void EvictOldest();
+  void AddIdle(Column* column);
+  void RemoveIdle(Column* column);
+  void Evict(Column* column);
 
   SlotPool& slots_;
   const size_t num_lists_;
   std::unordered_map<uint64_t, std::unique_ptr<Column>> columns_;  // by hash
-  std::list<Column*> idle_;  // longest unused first; children stand before their parents
+  std::list<Column*> idle_;               // longest unused first; children stand before their parents
+  std::array<uint32_t, 2> idle_pages_{};  // [SlotPlace]
   uint64_t evicted_columns_ = 0;
 };
 

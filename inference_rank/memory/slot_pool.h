@@ -1,4 +1,5 @@
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -17,8 +18,13 @@ namespace winnow {
 // holds one row. The slots lie in host memory, or in that of GPUs, where RowMovers fill them. Not thread-safe: owned by
 // the engine thread.
 //
+// Behind the pages of one GPU there may be others of the same range of addresses that lie in pinned host memory, where
+// kernels read and write them over PCIe (Device::AllocateTiered). They are the last in number.
+//
 // Of several GPUs each has a part of the kv heads (PartOf in head_parts.h), and as many pages: who takes page i takes
 // page i of all of them. Slots are numbered through: those of part k begin at first_slot(k).
+enum class SlotPlace : uint8_t { kFront, kHostBehindGpu };
+
 class SlotPool {
  public:
   // One GPU's num_pages * 64 rows, and what fills them.
@@ -29,8 +35,9 @@ class SlotPool {
 
   // Maps num_pages * 64 rows; memory is touched only when rows are written.
   static absl::StatusOr<SlotPool> Create(size_t row_bytes, uint32_t num_pages);
-  // Over device memory, num_pages of each part. Memory and movers stay the caller's and outlive the pool.
-  static SlotPool OnDevices(size_t row_bytes, uint32_t num_pages, std::vector<Part> parts);
+  // Over device memory, num_pages of each part, of one part's the last `host_pages` in host memory. Memory and movers
+  // stay the caller's and outlive the pool.
+  static SlotPool OnDevices(size_t row_bytes, uint32_t num_pages, std::vector<Part> parts, uint32_t host_pages = 0);
   SlotPool(SlotPool&& other) noexcept;
   SlotPool& operator=(SlotPool&& other) noexcept;
   ~SlotPool();
@@ -38,7 +45,14 @@ class SlotPool {
   int num_parts() const { return static_cast<int>(parts_.size()); }
   uint32_t first_slot(int part) const { return static_cast<uint32_t>(part) * num_pages_ * kSlotPageTokens; }
   uint32_t num_pages() const { return num_pages_; }  // of each part
-  uint32_t free_pages() const { return static_cast<uint32_t>(free_.size()); }
+  uint32_t num_pages(SlotPlace place) const {
+    return place == SlotPlace::kFront ? front_pages_ : num_pages_ - front_pages_;
+  }
+  uint32_t free_pages() const { return free_pages(SlotPlace::kFront) + free_pages(SlotPlace::kHostBehindGpu); }
+  uint32_t free_pages(SlotPlace place) const { return static_cast<uint32_t>(FreeIn(place).size()); }
+  SlotPlace place_of(uint32_t page) const {
+    return page < front_pages_ ? SlotPlace::kFront : SlotPlace::kHostBehindGpu;
+  }
   size_t row_bytes() const { return row_bytes_; }
   void* rows() const { return parts_[0].rows; }
   std::byte* row(uint32_t slot) const { return RowIn(PartOf(slot), slot); }
@@ -89,13 +103,16 @@ class SlotPool {
     }
   }
 
-  // RESOURCE_EXHAUSTED, with nothing taken, when fewer are free.
+  // RESOURCE_EXHAUSTED, with nothing taken, when fewer are free; without a place those in front go first.
   absl::StatusOr<std::vector<uint32_t>> Allocate(uint32_t pages);
+  absl::StatusOr<std::vector<uint32_t>> Allocate(uint32_t pages, SlotPlace place);
   void Free(const std::vector<uint32_t>& pages);
 
  private:
   SlotPool() = default;
   void FreeAll();
+  const std::vector<uint32_t>& FreeIn(SlotPlace place) const { return free_[static_cast<size_t>(place)]; }
+  void Take(uint32_t pages, SlotPlace place, std::vector<uint32_t>& taken);
   int PartOf(uint32_t slot) const {
     return parts_.size() == 1 ? 0 : static_cast<int>(slot / (num_pages_ * kSlotPageTokens));
   }
@@ -107,7 +124,8 @@ class SlotPool {
   size_t row_bytes_ = 0;
   size_t mapped_bytes_ = 0;  // 0: not ours
   uint32_t num_pages_ = 0;
-  std::vector<uint32_t> free_;
+  uint32_t front_pages_ = 0;
+  std::array<std::vector<uint32_t>, 2> free_;  // [SlotPlace]
 };
 
 }  // namespace winnow

@@ -35,29 +35,58 @@ uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& sp
 
 absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
                                               uint32_t max_positions, uint32_t prompt_tokens, SlotOrder order,
-                                              ResidentPrefixes::Lease prefix) {
+                                              ResidentPrefixes::Lease prefix, std::optional<SlotPlacement> placement) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
   WorkingSet set(slots, layout, spec, max_positions, prompt_tokens, order);
-  const uint32_t needed = PagesNeeded(layout, spec, max_positions, slots.num_parts(), order);
-  const std::vector<std::span<const uint32_t>> shared = prefix.pages();
-  if (shared.empty()) {
-    WINNOW_ASSIGN_OR_RETURN(set.pages_, slots.Allocate(needed));
-    return set;
-  }
-  WINNOW_CHECK(set.by_position_ && slots.num_parts() == 1 && prefix.positions() <= max_positions);
-  const size_t num_lists = layout.num_lists(), per_list = needed / num_lists;
-  WINNOW_ASSIGN_OR_RETURN(const std::vector<uint32_t> own,
-                          slots.Allocate(needed - static_cast<uint32_t>(num_lists * shared.size())));
-  set.pages_.reserve(needed);
-  auto next = own.begin();
-  for (size_t list = 0; list < num_lists; ++list) {
-    for (const std::span<const uint32_t> column : shared) set.pages_.push_back(column[list]);
-    const auto end = next + static_cast<ptrdiff_t>(per_list - shared.size());
-    set.pages_.insert(set.pages_.end(), next, end);
-    next = end;
-  }
+  WINNOW_CHECK(prefix.num_columns() == 0 ||
+               (set.by_position_ && slots.num_parts() == 1 && prefix.positions() <= max_positions));
   set.shared_ = std::move(prefix);
+  const uint32_t needed = PagesNeeded(layout, spec, max_positions, slots.num_parts(), order);
+  if (absl::Status taken = set.TakePages(needed, placement); !taken.ok()) {
+    set.shared_ = {};
+    return taken;
+  }
   return set;
+}
+
+// Shared ones first in each list, then those of its own, column by column.
+absl::Status WorkingSet::TakePages(uint32_t needed, const std::optional<SlotPlacement>& placement) {
+  const std::vector<std::span<const uint32_t>> shared = shared_.pages();
+  if (shared.empty() && (!placement.has_value() || placement->host_columns() == 0)) {
+    WINNOW_ASSIGN_OR_RETURN(
+        pages_, placement.has_value() ? slots_->Allocate(needed, SlotPlace::kFront) : slots_->Allocate(needed));
+    return absl::OkStatus();
+  }
+  const size_t num_lists = layout_.num_lists(), per_list = needed / num_lists;
+  const SlotPlacement spread = placement.value_or(SlotPlacement());
+  const size_t first_own = shared.size(), host_begin = std::clamp<size_t>(spread.host_begin, first_own, per_list),
+               host_end = std::clamp<size_t>(spread.host_end, host_begin, per_list);
+  const auto host_pages = static_cast<uint32_t>(num_lists * (host_end - host_begin)),
+             staging = static_cast<uint32_t>(num_lists * spread.staging_pages),
+             own_front = static_cast<uint32_t>(num_lists * (per_list - first_own)) - host_pages;
+  std::vector<uint32_t> front, host;
+  if (placement.has_value()) {
+    WINNOW_ASSIGN_OR_RETURN(front, slots_->Allocate(own_front + staging, SlotPlace::kFront));
+    absl::StatusOr<std::vector<uint32_t>> taken = slots_->Allocate(host_pages, SlotPlace::kHostBehindGpu);
+    if (!taken.ok()) {
+      slots_->Free(front);
+      return taken.status();
+    }
+    host = *std::move(taken);
+  } else {
+    WINNOW_ASSIGN_OR_RETURN(front, slots_->Allocate(own_front));
+  }
+  staging_pages_.assign(front.end() - staging, front.end());
+  auto next_front = front.begin(), next_host = host.begin();
+  pages_.reserve(needed);
+  for (size_t list = 0; list < num_lists; ++list) {
+    for (const std::span<const uint32_t> column : shared) pages_.push_back(column[list]);
+    for (size_t column = first_own; column < per_list; ++column) {
+      const bool in_host = column >= host_begin && column < host_end;
+      pages_.push_back(in_host ? *next_host++ : *next_front++);
+    }
+  }
+  return absl::OkStatus();
 }
 
 void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
@@ -126,6 +155,7 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
 WorkingSet::WorkingSet(WorkingSet&& other) noexcept = default;
 
 WorkingSet::~WorkingSet() {
+  slots_->Free(staging_pages_);
   if (pages_.empty()) return;
   if (shared_.num_columns() == 0) {
     slots_->Free(pages_);
@@ -138,6 +168,13 @@ WorkingSet::~WorkingSet() {
     own.insert(own.end(), list + shared_.num_columns(), list + static_cast<ptrdiff_t>(per_list));
   }
   slots_->Free(own);
+}
+
+SlotPages WorkingSet::pages_held() const {
+  const auto host = std::count_if(pages_.begin(), pages_.end(),
+                                  [&](uint32_t page) { return slots_->place_of(page) == SlotPlace::kHostBehindGpu; });
+  return {.front = static_cast<uint32_t>(pages_.size() + staging_pages_.size() - static_cast<size_t>(host)),
+          .host = static_cast<uint32_t>(host)};
 }
 
 uint32_t WorkingSet::pool_slots(const KvShard& shard) const {

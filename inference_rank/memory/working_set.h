@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -10,16 +11,12 @@
 #include "common/selection/attended_set.h"
 #include "inference_rank/memory/prefill_arena.h"
 #include "inference_rank/memory/resident_prefixes.h"
+#include "inference_rank/memory/slot_order.h"
+#include "inference_rank/memory/slot_placement.h"
 #include "inference_rank/memory/slot_pool.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
-
-// Where the rows of a sequence's lists lie in their slots.
-enum class SlotOrder : uint8_t {
-  kParts,       // sinks, ring and pool, whose rows are what was selected: others are elsewhere
-  kByPosition,  // all rows, row p at slot p
-};
 
 // The resident KV of one sequence. Per (layer, kv head), a "list":
 //   sinks [0, s) | ring: newest RingTokens positions, position p at p mod ring | pool: rows around the selection, by
@@ -45,10 +42,12 @@ class WorkingSet {
 
   // Takes its pages from `slots`, which must outlive it. RESOURCE_EXHAUSTED when too few are free. What attends to
   // everything lies by position, whatever `order` says. `prefix`, of a sequence whose rows lie so in one memory: its
-  // first rows, which are resident already; pages are taken for the others.
+  // first rows, which are resident already; pages are taken for the others, by position where `placement` has them lie
+  // in the host's memory. Without a placement they are taken wherever they are free.
   static absl::StatusOr<WorkingSet> Create(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec,
                                            uint32_t max_positions, uint32_t prompt_tokens,
-                                           SlotOrder order = SlotOrder::kParts, ResidentPrefixes::Lease prefix = {});
+                                           SlotOrder order = SlotOrder::kParts, ResidentPrefixes::Lease prefix = {},
+                                           std::optional<SlotPlacement> placement = std::nullopt);
   WorkingSet(WorkingSet&& other) noexcept;
   WorkingSet& operator=(WorkingSet&&) = delete;
   ~WorkingSet();
@@ -65,7 +64,12 @@ class WorkingSet {
     return num_lists() * uint64_t{sink_tokens_ + ring_tokens_} + total_pool_slots_;
   }
   uint32_t num_pages() const { return static_cast<uint32_t>(pages_.size()); }
+  // All that it has, shared and staging ones included, by memory.
+  SlotPages pages_held() const;
   bool is_by_position() const { return by_position_; }
+  // [num_lists][pages_per_list], in front, for rows that were selected (SlotPlacement); empty: they are read where they
+  // lie.
+  std::span<const uint32_t> staging_pages() const { return staging_pages_; }
 
   // Rows below lie in pages that others may have, too: they are there, and are never written.
   uint32_t shared_positions() const { return shared_.positions(); }
@@ -151,6 +155,7 @@ class WorkingSet {
   uint32_t PoolSlot(size_t list, uint32_t index) const {
     return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
   }
+  absl::Status TakePages(uint32_t needed, const std::optional<SlotPlacement>& placement);
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
   uint32_t PooledEndOf(uint32_t position) const { return PooledEnd(spec_, position, prompt_tokens_); }
   void AdvanceByPosition(size_t list, uint32_t position);
@@ -176,7 +181,8 @@ class WorkingSet {
   int lists_per_head_ = 1;
   ResidentPrefixes::Lease shared_;  // on pages among the next that are not this set's own
   bool is_indexed_ = false;
-  std::vector<uint32_t> pages_;                    // of each part: those of list i from first_page_[i] on
+  std::vector<uint32_t> pages_;  // of each part: those of list i from first_page_[i] on
+  std::vector<uint32_t> staging_pages_;
   std::vector<uint32_t> first_page_;               // [list]
   std::vector<uint32_t> first_slot_;               // [list] of the part that it lies in
   std::vector<uint32_t> pool_slots_;               // [list]

@@ -70,11 +70,19 @@ Scheduler::List::iterator Scheduler::Head(Time now) {
   return head;
 }
 
+SlotDemand Scheduler::SlotsNeeded(const Sequence& sequence) const {
+  if (!sequence.needs_slots()) return {};
+  const SlotPlacement spread = SpreadPlacement(layout_, sequence.spec, sequence.max_positions, sequence.prompt_tokens(),
+                                               sequence.slot_order, limits_.slot_tiers);
+  return DemandOf(layout_, spread, PagesNeeded(sequence));
+}
+
 Sequence* Scheduler::Admit(const Free& free, Time now) {
   const auto head = Head(now);
   if (head == waiting_.end() || num_running() >= limits_.max_running) return nullptr;
   Sequence& sequence = **head;
-  if (PagesMissing(sequence, free) > free.slot_pages) return nullptr;
+  const SlotDemand demand = SlotsNeeded(sequence);
+  if (!demand.FitsIn(SlotsOf(free), SharedPages(sequence, demand, SlotsOf(free)))) return nullptr;
   if (PrefillBytesNeeded(sequence) > free.prefill_bytes) return nullptr;
   // Rows under way to the cache rank would belong to an attachment that is over.
   if (sequence.resumes && sequence.watermark < sequence.next_position && sequence.failure.ok()) return nullptr;
@@ -124,11 +132,18 @@ std::span<Sequence* const> Scheduler::ChooseVictims(const Free& free, Time now) 
     return std::make_pair(a->priority, ~a->arrival) < std::make_pair(b->priority, ~b->arrival);
   });
   // What victims share with others is given back later or not at all: then more are chosen the next time.
-  uint32_t pages = free.slot_pages;
+  SlotPages pages = SlotsOf(free);
   size_t taken = 0;
-  const uint32_t missing = PagesMissing(head, free);
-  const auto fits = [&] { return pages >= missing && num_running() - taken < limits_.max_running; };
-  while (!fits() && taken < victims_.size()) pages += PagesNeeded(*victims_[taken++]);
+  const SlotDemand demand = SlotsNeeded(head);
+  const uint32_t shared = SharedPages(head, demand, pages);
+  const auto fits = [&] { return demand.FitsIn(pages, shared) && num_running() - taken < limits_.max_running; };
+  while (!fits() && taken < victims_.size()) {
+    const Sequence& victim = *victims_[taken++];
+    const SlotPages held =
+        victim.working_set.has_value() ? victim.working_set->pages_held() : SlotPages{.front = PagesNeeded(victim)};
+    pages.front += held.front;
+    pages.host += held.host;
+  }
   victims_.resize(fits() ? taken : 0);
   return victims_;
 }

@@ -36,7 +36,8 @@ class Scheduler {
   struct Limits {
     uint32_t max_running = 64;
     PrefillSizing prefill = {};
-    int slot_parts = 1;  // memories that slots lie in, see SlotPool
+    int slot_parts = 1;         // memories that slots lie in, see SlotPool
+    SlotTiers slot_tiers = {};  // where there are slots in host memory behind those of a GPU
     // Decode rows and prefill tokens of one iteration together; at least 2.
     uint32_t max_batch_tokens = std::numeric_limits<uint32_t>::max();
     uint32_t prefill_chunk_tokens = 512;     // the most prefill tokens of one iteration
@@ -46,6 +47,7 @@ class Scheduler {
   };
   struct Free {
     uint32_t slot_pages = 0;
+    uint32_t host_slot_pages = 0;  // behind them
     size_t prefill_bytes = 0;
   };
   struct Iteration {
@@ -105,11 +107,13 @@ class Scheduler {
     return WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, limits_.slot_parts,
                                    sequence.slot_order);
   }
-  // The same of a waiting one, without those that others have, where that matters.
-  uint32_t PagesMissing(const Sequence& sequence, const Free& free) const {
-    const uint32_t needed = PagesNeeded(sequence);
-    return needed > free.slot_pages && shared_pages_ ? needed - shared_pages_(sequence) : needed;
+  // Of a waiting one.
+  SlotDemand SlotsNeeded(const Sequence& sequence) const;
+  // Pages that others have of those that it needs; not looked for where it fits without.
+  uint32_t SharedPages(const Sequence& sequence, const SlotDemand& demand, const SlotPages& free) const {
+    return shared_pages_ && !demand.FitsIn(free, 0) ? shared_pages_(sequence) : 0;
   }
+  static SlotPages SlotsOf(const Free& free) { return {.front = free.slot_pages, .host = free.host_slot_pages}; }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.
     return sequence.resumes ? 0 : limits_.prefill.BytesNeeded(layout_, sequence.prompt_tokens());

@@ -56,6 +56,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
                   .hidden_size = static_cast<uint32_t>(config.hidden_size),
                   .parts = backend.memory_plan().parts},
       .slot_parts = backend.memory_plan().parts,
+      .slot_tiers = backend.slot_tiers(),
       .prefill_chunk_tokens = rank->options_.prefill_chunk_tokens,
       .age_bound = scheduling.age_bound,
       .working_set_control = scheduling.working_set_control};

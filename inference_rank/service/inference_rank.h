@@ -43,9 +43,10 @@ struct InferenceRankOptions {
   // Called after a prompt that was prefilled layer by layer; see Engine::Options.
   std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
   SchedulingOptions scheduling;
-  size_t slot_memory_bytes = 0;     // 0 = automatic, see memory_plan.h
-  size_t prefill_memory_bytes = 0;  // 0 = automatic
-  SelectionSpec selection;          // the server's default; requests may go up to its budget
+  size_t slot_memory_bytes = 0;       // 0 = automatic, see memory_plan.h
+  size_t slot_host_memory_bytes = 0;  // behind those of a GPU; 0 = none
+  size_t prefill_memory_bytes = 0;    // 0 = automatic
+  SelectionSpec selection;            // the server's default; requests may go up to its budget
   // File of a HeadProfile that requests may come resolved with: memory is planned for it. Empty: none.
   std::string head_profile;
   ResumeLimits resume;

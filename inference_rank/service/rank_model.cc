@@ -29,6 +29,7 @@ BackendOptions BackendOptionsFor(const InferenceRankOptions& options, const Rank
                     .max_context_tokens = model.max_context_tokens,
                     .max_running = options.max_running,
                     .slot_memory_bytes = options.slot_memory_bytes,
+                    .slot_host_memory_bytes = options.slot_host_memory_bytes,
                     .prefill_memory_bytes = options.prefill_memory_bytes,
                     .prefill_mode = options.prefill_mode},
           .paces_prompts = options.scheduling.tpot_target.count() > 0,

@@ -25,9 +25,10 @@ struct StepRow {
 // A sequence that takes a row of the batch.
 struct StepSequence {
   const SelectionSpec* spec = nullptr;
-  std::span<const uint32_t> pages;  // of its lists, [num_lists][pages_per_list()]: row p lies at slot p
-  uint32_t position = 0;            // rows below are in their slots
-  uint32_t indexed_positions = 0;   // of these, rows whose keys are in the index of the slots: whole pages
+  std::span<const uint32_t> pages;         // of its lists, [num_lists][pages_per_list()]: row p lies at slot p
+  std::span<const uint32_t> staging = {};  // slot pages for rows that were selected, [num_lists][any]; empty: none
+  uint32_t position = 0;                   // rows below are in their slots
+  uint32_t indexed_positions = 0;          // of these, rows whose keys are in the index of the slots: whole pages
   uint32_t max_positions = 0;
   uint32_t prompt_tokens = 0;
 };
@@ -36,6 +37,7 @@ struct StepSequence {
 struct StepSelection {
   std::span<const float> captured_masses;  // of the lists that were measured; empty at most positions
   uint64_t selected_rows = 0;              // counted where masses were measured
+  uint64_t fetched_rows = 0;               // of these, those that came over PCIe
 };
 
 // Decode steps of one inference rank whose KV lies where they run, by one way of moving bytes and signals ("carrier").

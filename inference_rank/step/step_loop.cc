@@ -30,6 +30,7 @@ StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
   const std::vector<uint32_t> pages = sequence.working_set->PagesOfLists(WholeModel(layout_), client_.pages_per_list());
   const absl::Status taken = client_.SetRow(row, {.spec = &sequence.spec,
                                                   .pages = pages,
+                                                  .staging = sequence.working_set->staging_pages(),
                                                   .position = sequence.next_position,
                                                   .indexed_positions = sequence.working_set->indexed_positions(),
                                                   .max_positions = sequence.max_positions,
@@ -213,6 +214,13 @@ void StepLoop::CountSelection(Sequence& sequence, const StepOf& of) {
     metrics_.captured_mass[i / layout_.num_kv_heads].Observe(selection.captured_masses[i]);
   }
   if (!selection.captured_masses.empty()) sequence.selected_rows_of_step = selection.selected_rows;
+  if (!sequence.working_set->staging_pages().empty()) {
+    const uint64_t hits = selection.selected_rows - std::min(selection.selected_rows, selection.fetched_rows);
+    sequence.selection_lookups += selection.selected_rows;
+    sequence.selection_hits += hits;
+    metrics_.selection_lookups += selection.selected_rows;
+    metrics_.selection_hits += hits;
+  }
   const uint32_t window_start = RecentStart(of.position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
   sequence.attended_rows +=
       sequence.selected_rows_of_step + (lists - dense) * (spec.sink_tokens + of.position + 1 - window_start);

@@ -33,7 +33,7 @@ uint32_t DecodeSlotShape::ring_capacity() const {
 }
 uint32_t DecodeSlotShape::pages_per_list() const {
   if (as_working_set) return (pool_base() + pool_slots + kPage - 1) / kPage;
-  return (ring_base() + ring_capacity()) / kPage;
+  return (ring_base() + ring_capacity()) / kPage + staging_pages;
 }
 uint32_t DecodeSlotShape::max_list_rows() const {
   if (is_dense()) return dense_tokens;
@@ -128,7 +128,7 @@ std::vector<uint32_t> DecodeSlots::BlocksOf(size_t list) const {
   return blocks;
 }
 
-void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream) {
+void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream, bool stages) {
   const size_t heads = shape_.layout.num_kv_heads, per_list = shape_.pages_per_list();
   WINNOW_CHECK(row >= 0 && row < shape_.max_rows && pages.size() == shape_.layout.num_lists() * per_list);
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
@@ -136,6 +136,9 @@ void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, cuda::Stream 
     uint32_t* const to = host_pages_.data() + first * per_list;
     std::copy_n(pages.data() + static_cast<size_t>(layer) * heads * per_list, heads * per_list, to);
     device_->CopyAsync(pages_ + first * per_list, to, heads * per_list * sizeof(uint32_t), stream);
+    for (size_t i = first; i < first + heads; ++i) {
+      host_lists_[i].pool_base = stages ? shape_.staging_base() : shape_.pool_base();
+    }
     device_->CopyAsync(inbox_.lists + first, &host_lists_[first], heads * sizeof(cuda::AttentionList), stream);
   }
 }

@@ -29,6 +29,7 @@ struct DecodeSlotShape {
   uint32_t ring_tokens = 0;     // 0: what recent_tokens needs
   int lists_per_kv_head = 1;    // selections: one, or one for each query head; more than one in place alone
   uint32_t reuse_interval = 1;  // positions that share a selection
+  uint32_t staging_pages = 0;   // of a list that holds everything, behind its pages: for copies of selected rows
   bool as_working_set = false;  // parts lie as in a WorkingSet: sinks, ring, pool, without gaps
 
   bool holds_everything() const { return dense_tokens > 0; }
@@ -37,6 +38,8 @@ struct DecodeSlotShape {
   uint32_t ring_base() const;
   uint32_t ring_capacity() const;  // ring_tokens of the lists
   uint32_t pages_per_list() const;
+  // Local index of the first staging slot.
+  uint32_t staging_base() const { return (pages_per_list() - staging_pages) * kSlotPageTokens; }
   uint32_t max_list_rows() const;  // longest list there can be
   size_t num_lists() const { return layout.num_lists() * static_cast<size_t>(max_rows); }
   size_t num_selections() const { return num_lists() * lists_per_kv_head; }
@@ -60,8 +63,9 @@ class DecodeSlots {
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
                                                                  void* slot_pool);
   // A new sequence in this row, with nothing selected: slot pages [num_lists of a sequence][pages_per_list]. Enqueued;
-  // `pages` is read before this returns. The graph forgets a row that sat out a step: this brings it back.
-  void SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream);
+  // `pages` is read before this returns. The graph forgets a row that sat out a step: this brings it back. `stages`:
+  // what its lists select lies at indices of staging slots, and not of positions.
+  void SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream, bool stages = false);
 
   const DecodeSlotShape& shape() const { return shape_; }
   // The region that cache ranks map, with the lists in it, and flags of one cache rank.

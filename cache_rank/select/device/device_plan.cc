@@ -102,12 +102,21 @@ void DevicePlan::Leave(int row) {
 }
 
 void DevicePlan::SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                             cuda::Stream stream) {
+                             const Staging& staging, cuda::Stream stream) {
   Seat(row, sequence, 0, {}, prompt_tokens);
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < layout().num_kv_heads; ++head) {
       const uint32_t budget = std::min(HeadBudget(of, layout().list(layer, head)), max_budget_);
-      lists_[FirstList(layer) + static_cast<size_t>(row) * layout().num_kv_heads + head].budget = budget;
+      const size_t entry = FirstList(layer) + static_cast<size_t>(row) * layout().num_kv_heads + head;
+      lists_[entry].budget = budget;
+      residency_[entry] = {};
+      targets_[entry] = {};
+      if (staging.pool_slots == 0) continue;
+      residency_[entry] = store_->Residency(sequence, layout().list(layer, head));
+      residency_[entry].pool_slots = std::min(residency_[entry].pool_slots, staging.pool_slots);
+      targets_[entry] = {.slot_pool = staging.slot_pool,
+                         .pages = staging.pages + entry * staging.pages_per_list,
+                         .pool_base = staging.pool_base};
     }
   }
   UploadRow(row, stream);
@@ -118,7 +127,6 @@ void DevicePlan::LeaveInPlace(int row, cuda::Stream stream) {
   UploadRow(row, stream);
 }
 
-// Residency and targets are of no use to rows in place.
 void DevicePlan::UploadRow(int row, cuda::Stream stream) {
   const size_t heads = layout().num_kv_heads;
   device_->CopyAsync(arrays_.next_positions + row, &next_positions_[row], sizeof(uint32_t), stream);
@@ -127,6 +135,9 @@ void DevicePlan::UploadRow(int row, cuda::Stream stream) {
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     const size_t first = FirstList(layer) + row * heads;
     device_->CopyAsync(arrays_.lists + first, &lists_[first], heads * sizeof(cuda::SelectionList), stream);
+    if (store_->shape().pool_slots == 0) continue;  // nothing is staged
+    device_->CopyAsync(arrays_.residency + first, &residency_[first], heads * sizeof(cuda::ResidencyList), stream);
+    device_->CopyAsync(arrays_.targets + first, &targets_[first], heads * sizeof(cuda::PushTarget), stream);
   }
 }
 

@@ -38,10 +38,20 @@ class DevicePlan {
   // are set.
   // `prompt_tokens`: where the anchors of kept selections begin.
   void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
+  // Slots on the same GPU that rows in place are copied to once they are selected, and are read from then; pool_slots
+  // 0: rows are read where they lie.
+  struct Staging {
+    void* slot_pool = nullptr;
+    const uint32_t* pages = nullptr;  // device: page tables, [num_layers][max_rows][num_kv_heads][pages_per_list]
+    uint32_t pages_per_list = 0;
+    uint32_t pool_base = 0;  // local index of the first of them
+    uint32_t pool_slots = 0;
+  };
   // For plans that are a part of decode steps, whose rows' positions the steps say (EnqueueBegin): rows in place, with
   // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Enqueued; Upload is not for
   // such plans.
-  void SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens, cuda::Stream stream);
+  void SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens, const Staging& staging,
+                   cuda::Stream stream);
   void LeaveInPlace(int row, cuda::Stream stream);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).

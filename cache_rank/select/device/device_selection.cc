@@ -97,12 +97,12 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
   } else {
     arrays_.select_scratch = arena.Take(table_->selection->select_scratch_bytes(SelectParams(greatest, 0)));
   }
-  if (!in_place()) arrays_.selected = arena.TakeArray<uint32_t>(entries);
+  if (!in_place() || stages()) arrays_.selected = arena.TakeArray<uint32_t>(num_selections() * entries);
   arrays_.counts = arena.TakeArray<uint32_t>(num_counts());
   arrays_.count_arrivals = arena.TakeArray<uint32_t>(1);
   for (Delta& delta : arrays_.deltas) {
-    if (in_place()) continue;
-    delta.pool_indices = arena.TakeArray<uint32_t>(entries);
+    if (in_place() && !stages()) continue;
+    if (!in_place()) delta.pool_indices = arena.TakeArray<uint32_t>(entries);
     delta.missing = arena.TakeArray<uint32_t>(entries);
     delta.missing_indices = arena.TakeArray<uint32_t>(entries);
   }
@@ -178,22 +178,21 @@ void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& 
 }
 
 cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
-  cuda::SelectParams params{
-      .lists = plan_->lists(layer),
-      .num_lists = NumLists(bucket),
-      .blocks = store_->blocks(),
-      .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
-      .pages = store_->pages(),
-      .head_dim = layout().head_dim,
-      .group = layout().group_size(),
-      .queries = queries(layer),
-      .scale = model_.attention_scale,
-      .max_keys = bucket.max_keys,
-      .max_budget = plan_->max_budget(),
-      .selected = in_place() ? in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget : arrays_.selected,
-      .counts = counts(layer),
-      .settled = layer > 0,  // the plan's lists were written before the first layer
-      .scratch = arrays_.select_scratch};
+  cuda::SelectParams params{.lists = plan_->lists(layer),
+                            .num_lists = NumLists(bucket),
+                            .blocks = store_->blocks(),
+                            .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
+                            .pages = store_->pages(),
+                            .head_dim = layout().head_dim,
+                            .group = layout().group_size(),
+                            .queries = queries(layer),
+                            .scale = model_.attention_scale,
+                            .max_keys = bucket.max_keys,
+                            .max_budget = plan_->max_budget(),
+                            .selected = in_place() && !stages() ? InPlaceIndices(layer) : SelectedIn(layer),
+                            .counts = counts(layer),
+                            .settled = layer > 0,  // the plan's lists were written before the first layer
+                            .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
   params.none_below = bucket.none_below;
   return params;
@@ -211,7 +210,7 @@ cuda::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, int
                                 .scratch = arrays_.unit_scratch};
   params.selected = params.list.selected;
   params.counts = params.list.counts;
-  if (in_place()) {
+  if (in_place() && !stages()) {
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
     params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
   }
@@ -228,16 +227,17 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
   } else {
     (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
   }
-  if (in_place()) return;
+  if (in_place() && !stages()) return;
   table_->cache->diff(stream, {.residency = plan_->residency(layer),
-                               .selected = arrays_.selected,
+                               .list_positions = in_place() ? plan_->list_positions() : nullptr,
+                               .selected = SelectedIn(layer),
                                .counts = counts(layer),
                                .num_lists = NumLists(bucket),
                                .max_budget = plan_->max_budget(),
                                .max_pool_slots = store_->shape().pool_slots,
                                .max_positions = store_->shape().max_positions,
                                .plan_ptr = plan_->plan(),
-                               .pool_indices = delta(layer).pool_indices,
+                               .pool_indices = in_place() ? InPlaceIndices(layer) : delta(layer).pool_indices,
                                .missing = delta(layer).missing,
                                .missing_indices = delta(layer).missing_indices,
                                .missing_counts = missing_counts(layer)});
@@ -245,8 +245,21 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                   const cuda::InferenceInbox& peer, int max_ctas) {
+  if (stages()) {
+    table_->cache->push(stream, {.lists = plan_->lists(layer),
+                                 .blocks = store_->blocks(),
+                                 .row_pool = store_->row_pool(),
+                                 .row_bytes = layout().row_bytes(),
+                                 .targets = plan_->targets(layer),
+                                 .missing = delta(layer).missing,
+                                 .missing_indices = delta(layer).missing_indices,
+                                 .missing_counts = missing_counts(layer),
+                                 .num_lists = NumLists(bucket),
+                                 .max_budget = plan_->max_budget(),
+                                 .pushed_rows = arrays_.pushed_rows});
+  }
   if (in_place()) {
-    if (selects_units()) return;  // which has told them already
+    if (selects_units() && !stages()) return;  // which has told them already
     table_->page_units->tell_counts(stream, {.counts = counts(layer),
                                              .list_positions = plan_->list_positions(),
                                              .num_lists = NumLists(bucket),
@@ -339,7 +352,7 @@ cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, i
                                   .arrivals = arrays_.mass_arrivals,
                                   .scratch = arrays_.mass_scratch};
   if (in_place()) {
-    params.selected = in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget;
+    params.selected = stages() ? SelectedIn(layer) : InPlaceIndices(layer);
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
     params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
     params.max_budget = exchange_.max_budget;

@@ -78,11 +78,8 @@ class DeviceSelection {
   // Device memory. Of a layer, until queries of another one of the same parity are made: [max_rows, num_query_heads,
   // head_dim] rotated.
   float* queries(int layer) const { return arrays_.queries[layer % 2]; }
-  // Of the layer that was selected for last.
-  const uint32_t* selected() const {
-    return arrays_.selected;
-  }  // [max_rows, num_kv_heads, max_budget] ascending; null
-     // with rows in place
+  // Of the layer that was selected for last: [max_rows, num_kv_heads, max_budget] ascending; null with rows in place.
+  const uint32_t* selected() const { return in_place() ? nullptr : arrays_.selected; }
   // Of a layer, until it is selected for again: [max_rows, num_kv_heads].
   uint32_t* counts(int layer) const { return arrays_.counts + layer * exchange_.counts_per_layer(); }
   uint32_t* missing_counts(int layer) const { return counts(layout().num_layers + layer); }
@@ -108,9 +105,9 @@ class DeviceSelection {
     void* select_scratch = nullptr;
     float* page_scores = nullptr;  // [max_rows * num_kv_heads, group, page_stride()]
     void* unit_scratch = nullptr;
-    uint32_t* selected = nullptr;
-    Delta deltas[2];             // of even and odd layers
-    uint32_t* counts = nullptr;  // as InferenceInbox::counts
+    uint32_t* selected = nullptr;  // num_selections() of them
+    Delta deltas[2];               // of even and odd layers
+    uint32_t* counts = nullptr;    // as InferenceInbox::counts
     uint32_t* count_arrivals = nullptr;
     uint64_t* pushed_rows = nullptr;
     uint32_t* done_ctas = nullptr;
@@ -134,8 +131,18 @@ class DeviceSelection {
   bool selects_units() const;
   int64_t page_stride() const { return (store_->shape().max_positions / spec().page_tokens + 31) / 32 * 32; }
   bool in_place() const { return in_place_.lists != nullptr; }
+  // Rows in place are copied to staging slots once they are selected.
+  bool stages() const { return in_place() && store_->shape().pool_slots > 0; }
+  // Between the selection for a layer and the mass of what it selected lie those for layers ahead.
+  size_t num_selections() const { return stages() ? spec().lookahead + 1 : 1; }
+  uint32_t* SelectedIn(int layer) const {
+    return arrays_.selected + layer % num_selections() * exchange_.lists_per_layer() * exchange_.max_budget;
+  }
   // Rows in place that can be read there: what is appended need not come by the inbox.
   bool indexes_in_place() const { return in_place() && store_->row_pool() != nullptr; }
+  uint32_t* InPlaceIndices(int layer) const {
+    return in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget;
+  }
   size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
   void EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
   void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,

@@ -91,7 +91,7 @@ void InferenceProcessOptions::Declare(Fields& fields) {
   prefill.Declare(fields);
   scheduling.Declare(fields);
   DeclareResumeGrace(fields, &resume_grace);
-  DeclareSlotMemory(fields, &slot_memory_bytes);
+  DeclareSlotMemory(fields, &slot_memory_bytes, &slot_host_memory_bytes);
   selection.Declare(fields);
   fields.Nested("cache", &cache);
 }
@@ -161,10 +161,15 @@ void DeclareMaxRunning(Fields& fields, uint32_t* max_running) {
                  1u, 4096u);
 }
 
-void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes) {
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes, int64_t* host_memory_bytes) {
   fields.Bytes(
       "slot-memory", memory_bytes,
       "Memory for resident KV rows, of each GPU where several hold a model; 0 = what the running sequences can need.");
+  fields.Bytes("slot-host-memory", host_memory_bytes,
+               "Host memory, pinned, for resident rows that one GPU has no room for, where rows are selected in place "
+               "(--select-in-place): contexts and batches grow by as much, as far as the index of their keys, which "
+               "stays in the "
+               "GPU's memory, finds room there. Beside what the cache ranks keep. 0 = none.");
 }
 
 }  // namespace winnow

@@ -59,6 +59,7 @@ struct InferenceProcessOptions {
   SchedulingFlags scheduling;
   std::chrono::microseconds resume_grace{30'000'000};
   int64_t slot_memory_bytes = 0;
+  int64_t slot_host_memory_bytes = 0;
   SelectionOptions selection;
   CacheOptions cache;  // of the hosted cache rank, with transport inproc
 
@@ -73,6 +74,6 @@ void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens)
 void DeclareDevice(Fields& fields, DeviceChoice* device, int* tensor_parallel);
 void DeclareMaxRunning(Fields& fields, uint32_t* max_running);
 void DeclareResumeGrace(Fields& fields, std::chrono::microseconds* resume_grace);
-void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes);
+void DeclareSlotMemory(Fields& fields, int64_t* memory_bytes, int64_t* host_memory_bytes);
 
 }  // namespace winnow

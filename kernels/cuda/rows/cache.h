@@ -39,11 +39,14 @@ struct ResidencyList {
 // One delta per list: which selected rows are missing and where they go. A row that is resident keeps its pool index.
 // The i-th missing row takes the i-th target: free indices first, then victims, both ascending. Victims are the least
 // recently selected (by the distance of plans, which wrap around), ties to the lower index; a row selected by this plan
-// is never one. The residency is updated. A selection larger than its pool is cut to the pool's size.
+// is never one. The residency is updated. A selection larger than its pool is cut to the pool's size. Of a list without
+// a pool, whose rows are read where they lie, the pool indices are the positions, and nothing is missing.
 struct DiffParams {
-  const ResidencyList* residency = nullptr;  // [num_lists] device
-  const uint32_t* selected = nullptr;        // [num_lists, max_budget] positions, ascending
-  const uint32_t* counts = nullptr;          // [num_lists]
+  const ResidencyList* residency = nullptr;  // [num_lists] device; position_of null: read in place, as below
+  // [num_lists] a list whose word is kNoPosition misses nothing and is otherwise left alone; null: there is none
+  const uint32_t* list_positions = nullptr;
+  const uint32_t* selected = nullptr;  // [num_lists, max_budget] positions, ascending
+  const uint32_t* counts = nullptr;    // [num_lists]
   int num_lists = 0;
   uint32_t max_budget = 0;
   uint32_t max_pool_slots = 0;  // greatest pool_slots this launch may meet: fixes shared memory, never the result

@@ -4,6 +4,7 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/rows/diff_parts.cuh"
+#include "kernels/cuda/select/predict.h"
 
 // Which rows of a selection are missing from a pool, and where they go: one thread block per list, all in one launch.
 //
@@ -52,7 +53,18 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) Diff(const DiffPara
 
   const size_t row = static_cast<size_t>(blockIdx.x) * p.max_budget;
   const uint32_t plan = p.plan_ptr != nullptr ? *p.plan_ptr : p.plan;
+  if (p.list_positions != nullptr && p.list_positions[blockIdx.x] == kNoPosition) {
+    if (thread == 0) p.missing_counts[blockIdx.x] = 0;
+    return;
+  }
   const ResidencyList list = p.residency[blockIdx.x];
+  if (list.position_of == nullptr) {
+    for (uint32_t entry = thread; entry < p.counts[blockIdx.x]; entry += kThreads) {
+      p.pool_indices[row + entry] = p.selected[row + entry];
+    }
+    if (thread == 0) p.missing_counts[blockIdx.x] = 0;
+    return;
+  }
   const uint32_t count = min(p.counts[blockIdx.x], list.pool_slots);
   const uint32_t tiles = (list.pool_slots + kTileSlots - 1) / kTileSlots;
   const uint32_t* const selected = p.selected + row;

@@ -214,7 +214,16 @@ void Select(Stream, const cuda::SelectParams& p) {
 }
 
 void DiffList(const cuda::DiffParams& p, size_t i, uint32_t plan) {
+  if (p.list_positions != nullptr && p.list_positions[i] == cuda::kNoPosition) {
+    p.missing_counts[i] = 0;
+    return;
+  }
   const cuda::ResidencyList& list = p.residency[i];
+  if (list.position_of == nullptr) {
+    std::copy_n(p.selected + i * p.max_budget, p.counts[i], p.pool_indices + i * p.max_budget);
+    p.missing_counts[i] = 0;
+    return;
+  }
   const uint32_t count = std::min(p.counts[i], list.pool_slots);
   const uint32_t* selected = p.selected + i * p.max_budget;
   std::vector<uint32_t> missing, targets, victims;
