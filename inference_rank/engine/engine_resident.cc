@@ -49,8 +49,9 @@ absl::Status Engine::TakeSlots(Sequence& sequence) {
   return absl::OkStatus();
 }
 
-// In front where all of its own rows find room there, else as `spread` says, and else, as what is idle may lie in the
-// wrong memory, wherever pages are: rows are then read where they lie. Idle rows make room first.
+// In front where all of its own rows find room there beside what stages others, else as `spread` says, else in front
+// all the same, and else, as what is idle may lie in the wrong memory, wherever pages are: rows are then read where
+// they lie. Idle rows make room first.
 std::optional<SlotPlacement> Engine::PlaceSlots(const Sequence& sequence, const ResidentPrefixes::Lease& prefix,
                                                 const SlotPlacement& spread) {
   const auto lists = static_cast<uint32_t>(layout_.num_lists()), shared = prefix.num_columns();
@@ -70,12 +71,16 @@ std::optional<SlotPlacement> Engine::PlaceSlots(const Sequence& sequence, const 
   };
   SlotPlacement in_front;
   if (prefix.has_host_pages()) in_front.staging_pages = spread.staging_pages;
-  if (take({.front = own + lists * in_front.staging_pages})) return in_front;
+  const SlotPages all_in_front{.front = own + lists * in_front.staging_pages};
+  const SlotPages free{.front = FreeSlotPages(SlotPlace::kFront), .host = FreeSlotPages(SlotPlace::kHostBehindGpu)};
+  const SlotDemand demand = DemandOf(layout_, spread, own + lists * shared);
+  if (demand.LeavesRoomToStage(free) && take(all_in_front)) return in_front;
   const uint32_t begin = std::max(spread.host_begin, shared), end = std::max(spread.host_end, begin);
   if (spread.host_columns() > 0 &&
       take({.front = own - lists * (end - begin) + lists * spread.staging_pages, .host = lists * (end - begin)})) {
     return spread;
   }
+  if (take(all_in_front)) return in_front;
   const uint32_t front = std::min(own, FreeSlotPages(SlotPlace::kFront));
   take({.front = front, .host = own - front});
   return std::nullopt;

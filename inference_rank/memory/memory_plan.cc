@@ -98,8 +98,8 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   }
   constexpr uint64_t kMostSlots = std::numeric_limits<uint32_t>::max();
   const uint64_t front_pages = std::min(slot_bytes / page_bytes, kMostSlots / kSlotPageTokens / needs.parts);
-  host_pages = std::min(
-      {host_pages, wanted_pages - std::min(wanted_pages, front_pages), kMostSlots / kSlotPageTokens - front_pages});
+  if (front_pages >= wanted_pages) host_pages = 0;
+  host_pages = std::min({host_pages, wanted_pages, kMostSlots / kSlotPageTokens - front_pages});
   plan.host_slot_pages = static_cast<uint32_t>(host_pages);
   plan.host_slot_bytes = host_pages * page_bytes;
   plan.slot_pages = static_cast<uint32_t>(front_pages + host_pages);
@@ -144,7 +144,7 @@ SlotTiers TiersOf(const MemoryNeeds& needs, const MemoryPlan& plan) {
 uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint32_t positions) {
   const uint32_t pages = std::max<uint32_t>(PagesPerSequence(needs, positions), 1);
   if (plan.host_slot_pages == 0) return std::min(plan.max_running, plan.slot_pages / pages);
-  // Their prompts are nearly all of them; those that come first lie in front.
+  // Their prompts are nearly all of them. As the engine places them (PlaceSlots).
   const SlotTiers tiers = TiersOf(needs, plan);
   const SlotDemand demand =
       DemandOf(needs.layout,
@@ -154,7 +154,8 @@ uint32_t RunningSequences(const MemoryNeeds& needs, const MemoryPlan& plan, uint
   SlotPages free = tiers.pages;
   uint32_t sequences = 0;
   for (; sequences < plan.max_running && demand.FitsIn(free, 0); ++sequences) {
-    const bool in_front = pages <= free.front;
+    const bool spreads = demand.may_spread() && demand.spread.front <= free.front && demand.spread.host <= free.host;
+    const bool in_front = pages <= free.front && (demand.LeavesRoomToStage(free) || !spreads);
     free.front -= in_front ? pages : demand.spread.front;
     free.host -= in_front ? 0 : demand.spread.host;
   }

@@ -27,6 +27,12 @@ bool SlotDemand::FitsIn(const SlotPages& free, uint32_t shared) const {
   return free.Hold({.front = spread.front, .host = spread.host - std::min(shared, spread.host)});
 }
 
+bool SlotDemand::LeavesRoomToStage(const SlotPages& free) const {
+  if (!may_spread()) return true;
+  const uint64_t reserved = (uint64_t{free.host} * spread.front + spread.host - 1) / spread.host;
+  return pages + reserved <= free.front;
+}
+
 bool ReadsEveryRow(const SelectionSpec& spec, uint32_t prompt_tokens) {
   if (IsDense(spec) || prompt_tokens < spec.dense_below_tokens) return true;
   const bool reads_keys =

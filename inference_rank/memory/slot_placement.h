@@ -32,11 +32,14 @@ struct SlotPlacement {
 // What slots a sequence can do with.
 struct SlotDemand {
   uint32_t pages = 0;  // with all rows in front
-  // With rows in the host's memory, staging included; nullopt-like where host.total() is 0: it waits for room in front.
+  // With rows in the host's memory, staging included; no pages: they may not lie there.
   SlotPages spread = {};
   uint32_t staging_pages = 0;  // over all lists, part of spread.front
 
   bool may_spread() const { return spread.total() > 0; }
+  // Whether front memory that holds all of it would still stage what may come to the host's free memory: a sequence
+  // that may spread does so otherwise, as rows in the host's memory are of no use without.
+  bool LeavesRoomToStage(const SlotPages& free) const;
   // Whether it finds room where `shared` of its pages are there already, wherever those lie.
   bool FitsIn(const SlotPages& free, uint32_t shared) const;
 };

@@ -135,5 +135,51 @@ TEST(MemoryPlan, TheSlotsOfASequenceOfTheLongestContextMustFit) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("raise --slot-memory"));
 }
 
+// In place, with 8-bit keys and page bounds: 47 KiB of index for 160 of rows of each token.
+MemoryNeeds InPlace() {
+  MemoryNeeds needs = Needs();
+  needs.selects_in_place = true;
+  needs.index_bytes_per_row = 164;
+  needs.selection.pool_factor = 2;
+  needs.staging_slots = 4096;
+  return needs;
+}
+
+TEST(MemoryPlan, TokensGrowWithHostMemoryUntilTheirIndexFillsTheGpus) {
+  MemoryNeeds needs = InPlace();
+  const uint64_t available = 72 * kGib;
+  const auto tokens = [](const MemoryPlan& plan) { return uint64_t{plan.slot_pages} / 320 * kSlotPageTokens; };
+  const MemoryPlan none = PlanMemory(needs, available).value();
+  const uint64_t row_bytes = 320 * needs.layout.row_bytes();
+  uint64_t before = tokens(none);
+  for (const uint64_t host : {8 * kGib, 16 * kGib, 32 * kGib}) {
+    needs.slot_host_memory_bytes = host;
+    const MemoryPlan plan = PlanMemory(needs, available).value();
+    EXPECT_EQ(plan.host_slot_bytes, host);
+    EXPECT_GT(tokens(plan), before);
+    EXPECT_NEAR(static_cast<double>(plan.slot_bytes + plan.host_slot_bytes) / row_bytes, tokens(plan), 100);
+    EXPECT_LE(plan.total_bytes(), available);
+    before = tokens(plan);
+  }
+  needs.slot_host_memory_bytes = 10'000 * kGib;
+  const MemoryPlan most = PlanMemory(needs, available).value();
+  EXPECT_LE(most.total_bytes(), available);
+  EXPECT_LT(most.host_slot_bytes, 200 * kGib) << "no more than there is room for the index of";
+  EXPECT_GT(RunningSequences(needs, most, 32768), 2 * RunningSequences(needs, none, 32768));
+}
+
+TEST(MemoryPlan, SaysWhatLiesInHostMemoryAndWhatIsMissing) {
+  MemoryNeeds needs = InPlace();
+  needs.slot_host_memory_bytes = 16 * kGib;
+  EXPECT_THAT(PlanMemory(needs, 72 * kGib)->ToString(), HasSubstr(" more in 16384.0 MiB of pinned host memory"));
+  needs.slot_memory_bytes = kGib / 2;
+  EXPECT_THAT(std::string(PlanMemory(needs, 72 * kGib).status().message()), HasSubstr("--slot-host-memory"));
+  needs.slot_memory_bytes = 8 * kGib;
+  needs.slot_host_memory_bytes = 200 * kGib;
+  const absl::Status too_much = PlanMemory(needs, 72 * kGib).status();
+  EXPECT_EQ(too_much.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(too_much.message()), HasSubstr("--slot-host-memory, whose index"));
+}
+
 }  // namespace
 }  // namespace winnow

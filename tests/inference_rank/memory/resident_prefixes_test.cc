@@ -221,5 +221,52 @@ TEST_F(ResidentPrefixesTest, AnyPromptsThatShareAndGiveWayAreThoseOfBruteForce) 
   for (const std::vector<uint32_t>& pages : others) slots_.Free(pages);
 }
 
+// Columns of pages in either memory of a GPU whose slots go on in the host's.
+TEST(ResidentPrefixesOfTwoMemories, RoomIsMadeWhereItIsWanted) {
+  std::vector<std::byte> memory(12 * kLists * kSlotPageTokens * kRowBytes);
+  SlotPool slots = SlotPool::OnDevices(kRowBytes, 12 * kLists, {{.rows = memory.data()}}, 6 * kLists);
+  ResidentPrefixes prefixes(slots, kLists);
+  const auto insert = [&](const Tokens& tokens, SlotPlace place) {
+    std::vector<uint32_t> pages =
+        slots.Allocate(static_cast<uint32_t>(tokens.size() / kSlotPageTokens * kLists), place).value();
+    size_t next = 0;
+    return prefixes.Insert(KeyOf(tokens), [&](size_t, uint32_t) { return pages[next++]; });
+  };
+  const Tokens in_host = TokensOf({1, 2}), in_front = TokensOf({3, 4}), later = TokensOf({5});
+  {
+    const auto first = insert(in_host, SlotPlace::kHostBehindGpu), second = insert(in_front, SlotPlace::kFront);
+    EXPECT_TRUE(first.has_host_pages());
+    EXPECT_FALSE(second.has_host_pages());
+    EXPECT_EQ(prefixes.idle_pages(), 0u);
+  }
+  { const auto third = insert(later, SlotPlace::kFront); }
+  EXPECT_EQ(prefixes.idle_pages(SlotPlace::kFront), 3 * kLists);
+  EXPECT_EQ(prefixes.idle_pages(SlotPlace::kHostBehindGpu), 2 * kLists);
+  prefixes.MakeRoom(5 * kLists, SlotPlace::kFront);
+  EXPECT_EQ(slots.free_pages(SlotPlace::kFront), 5 * kLists);
+  EXPECT_EQ(prefixes.Find(KeyOf(in_host)).num_columns(), 2u) << "older, but not there";
+  EXPECT_EQ(prefixes.Find(KeyOf(in_front)).num_columns(), 0u);
+  EXPECT_EQ(prefixes.Find(KeyOf(later)).num_columns(), 1u);
+  prefixes.MakeRoom(6 * kLists, SlotPlace::kHostBehindGpu);
+  EXPECT_EQ(slots.free_pages(SlotPlace::kHostBehindGpu), 6 * kLists);
+  EXPECT_EQ(prefixes.idle_pages(), kLists);
+}
+
+// A column cannot go before those behind it, wherever they lie.
+TEST(ResidentPrefixesOfTwoMemories, WhatLiesBehindInTheOtherMemoryGoesFirst) {
+  std::vector<std::byte> memory(4 * kLists * kSlotPageTokens * kRowBytes);
+  SlotPool slots = SlotPool::OnDevices(kRowBytes, 4 * kLists, {{.rows = memory.data()}}, 2 * kLists);
+  ResidentPrefixes prefixes(slots, kLists);
+  const std::vector<uint32_t> front = slots.Allocate(kLists, SlotPlace::kFront).value(),
+                              host = slots.Allocate(kLists, SlotPlace::kHostBehindGpu).value();
+  {
+    const auto lease = prefixes.Insert(
+        KeyOf(TokensOf({1, 2})), [&](size_t list, uint32_t column) { return column == 0 ? front[list] : host[list]; });
+  }
+  prefixes.MakeRoom(2 * kLists, SlotPlace::kFront);
+  EXPECT_EQ(prefixes.num_columns(), 0u);
+  EXPECT_EQ(slots.free_pages(), 4 * kLists);
+}
+
 }  // namespace
 }  // namespace winnow

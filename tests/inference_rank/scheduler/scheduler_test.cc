@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 
+#include "common/selection/presets.h"
+
 namespace winnow {
 namespace {
 
@@ -101,6 +103,26 @@ TEST(SchedulerTest, SlotsThatOthersHaveForAHeadNeedNotBeFree) {
   EXPECT_EQ(scheduler.Admit(free, kStart), nullptr);
   shared = 3;
   EXPECT_NE(scheduler.Admit(free, kStart), nullptr);
+}
+
+TEST(SchedulerTest, RowsGoBehindTheGpusMemoryWhereTheyAreSelectedAndNotWhereAllOfThemAreRead) {
+  constexpr uint32_t kPages = 4 * 94;  // a sequence of 6,000
+  Scheduler scheduler(
+      {.max_running = 8, .slot_tiers = {.pages = {.front = 2 * kPages, .host = 2 * kPages}, .staging_slots = 2048}},
+      kLayout);
+  const Scheduler::Free front_is_taken{
+      .slot_pages = kPages - 1, .host_slot_pages = 2 * kPages, .prefill_bytes = kPlenty.prefill_bytes};
+  auto dense = NewSequence(1, 5000, 6000);
+  dense->spec = *FindPreset("dense");
+  scheduler.Enqueue(std::move(dense), kStart);
+  EXPECT_EQ(scheduler.Admit(front_is_taken, kStart), nullptr);
+  scheduler.Remove(scheduler.Admit(kPlenty, kStart));
+  auto sparse = NewSequence(2, 5000, 6000);
+  sparse->spec = *FindPreset("winnow");
+  sparse->spec.budget_tokens = 512;
+  sparse->slot_order = SlotOrder::kByPosition;
+  scheduler.Enqueue(std::move(sparse), kStart);
+  EXPECT_NE(scheduler.Admit(front_is_taken, kStart), nullptr);
 }
 
 TEST(SchedulerTest, WhatIsHandedOverTakesNoPlace) {

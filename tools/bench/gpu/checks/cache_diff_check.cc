@@ -98,9 +98,46 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
   gpu.FreeAll();
 }
 
+// Between lists with pools, one whose rows are read where they lie, and one that is nobody's.
+void CheckListsInPlace(GpuContext& gpu) {
+  constexpr int kLists = 4;
+  constexpr uint32_t kBudget = 100, kCount = 70;
+  const std::vector<uint32_t> free(kBudget, ~0u), never(kBudget, 0);
+  std::vector<cuda::ResidencyList> residency(kLists);
+  for (const int list : {0, 3}) {
+    residency[list] = {.position_of = gpu.Upload(free), .last_plan = gpu.Upload(never), .pool_slots = kBudget};
+  }
+  std::vector<uint32_t> selected(kLists * kBudget);
+  for (size_t i = 0; i < selected.size(); ++i) selected[i] = static_cast<uint32_t>(7 * i);
+  cuda::DiffParams p{.residency = gpu.Upload(residency),
+                     .list_positions = gpu.Upload(std::vector<uint32_t>{900, 900, cuda::kNoPosition, 900}),
+                     .selected = gpu.Upload(selected),
+                     .counts = gpu.Upload(std::vector<uint32_t>(kLists, kCount)),
+                     .num_lists = kLists,
+                     .max_budget = kBudget,
+                     .max_pool_slots = 128,
+                     .max_positions = kMaxPositions,
+                     .plan = 3,
+                     .pool_indices = gpu.New<uint32_t>(selected.size()),
+                     .missing = gpu.New<uint32_t>(selected.size()),
+                     .missing_indices = gpu.New<uint32_t>(selected.size()),
+                     .missing_counts = gpu.New<uint32_t>(kLists)};
+  gpu.device.FillAsync(p.pool_indices, 0xff, selected.size() * 4, gpu.stream);
+  gpu.device.FillAsync(p.missing_counts, 0xff, kLists * 4, gpu.stream);
+  gpu.table.cache->diff(gpu.stream, p);
+  const auto indices = gpu.Download(p.pool_indices, selected.size()), missing = gpu.Download(p.missing_counts, kLists);
+  double wrong = missing != std::vector<uint32_t>{kCount, 0, 0, kCount};
+  for (uint32_t i = 0; i < kCount; ++i) {
+    wrong += indices[i] != i || indices[kBudget + i] != selected[kBudget + i] || indices[2 * kBudget + i] != ~0u;
+  }
+  gpu.report.Check("diff beside lists in place and of nobody: wrong words", wrong, 0);
+  gpu.FreeAll();
+}
+
 }  // namespace
 
 void CheckDiff(GpuContext& gpu) {
+  CheckListsInPlace(gpu);
   CheckPlans(gpu, {"one small pool", {37}, 37, 64, 1});
   CheckPlans(gpu, {"ragged small pools", {1, 2, 3, 64, 65, 127, 300, 1000, 4, 2}, 500, 1024, 5});
   CheckPlans(gpu, {"pools of one tile", {4096, 4095, 2048, 3001, 4096}, 2048, 4096, 0xffff0000});

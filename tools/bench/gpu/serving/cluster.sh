@@ -25,13 +25,15 @@ stop_up() {
   up=''
 }
 
-# answer_ids TOKENS   those of a greedy answer of 48 tokens to a prompt of its own
+# answer_ids TOKENS [SELECTION]   those of a greedy answer of 48 tokens to a prompt of its own
 answer_ids() {
-  python3 - "$http" "$1" <<'PY'
+  python3 - "$http" "$1" "${2:-}" <<'PY'
 import json, sys, urllib.request
 address, tokens = sys.argv[1], int(sys.argv[2])
 body = {"prompt": [(i * i * 7 + i * 13) % 3000 + 100 for i in range(tokens)], "max_tokens": 48, "temperature": 0,
         "return_token_ids": True, "ignore_eos": True}
+if sys.argv[3]:
+    body["winnow"] = {"selection": sys.argv[3]}
 request = urllib.request.Request(f"http://{address}/v1/completions", json.dumps(body).encode(),
                                  {"Content-Type": "application/json"})
 print(json.load(urllib.request.urlopen(request))["choices"][0]["token_ids"])
