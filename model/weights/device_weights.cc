@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "common/base/check.h"
@@ -54,6 +55,20 @@ std::string Gigabytes(size_t bytes) {
 absl::Status NoKernels(const ModelConfig& config, std::string_view what) {
   return absl::UnimplementedError(absl::StrCat("on GPUs there are no kernels for ", AbslSv(what), ", which ",
                                                ModelFamilyName(config.family), " has: it runs on CPUs (--device=cpu)"));
+}
+
+// Products read rows of weights, and of what they are multiplied with, in pieces.
+absl::Status CheckDeviceWidths(const ModelConfig& config, const DeviceWeightOptions& options) {
+  const int piece = options.dtype == Dtype::kBf16 ? 8 : 32, count = options.shard.count;
+  for (const auto& [name, width] :
+       {std::pair("hidden_size", config.hidden_size), std::pair("the query heads", config.q_features() / count),
+        std::pair("intermediate_size", config.max_dense_mlp_features() / count)}) {
+    if (width % piece == 0) continue;
+    return absl::UnimplementedError(absl::StrCat("on GPUs widths are multiples of ", piece, " in ",
+                                                 DtypeName(options.dtype), ", not ", width, ", which is that of ", name,
+                                                 count > 1 ? " on each" : "", ": it runs on CPUs (--device=cpu)"));
+  }
+  return absl::OkStatus();
 }
 
 // GPUs have kernels for grouped attention with RoPE, and for MLPs without biases.
@@ -167,7 +182,7 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
                                                    " kv heads and an intermediate size of ", config.intermediate_size,
                                                    ": each of them has to be divisible by ", count));
   }
-  return absl::OkStatus();
+  return CheckDeviceWidths(config, options);
 }
 
 ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard) {

@@ -39,6 +39,18 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
               refused(ModelFamily::kGemma3, "a cap of logits"));
 }
 
+TEST(DeviceRefusalTest, NamesAWidthThatProductsCannotRead) {
+  const auto check = [](int intermediate_size, Dtype dtype) {
+    const TinyModel model{.hidden_size = 64, .intermediate_size = intermediate_size, .head_dim = 64};
+    return CheckDeviceModel(ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny").value(), {.dtype = dtype});
+  };
+  EXPECT_THAT(check(40, Dtype::kBf16), IsOkStatus());
+  EXPECT_THAT(check(44, Dtype::kBf16),
+              FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("multiples of 8"), HasSubstr("not 44"))));
+  EXPECT_THAT(check(40, Dtype::kF8),
+              FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr("multiples of 32"), HasSubstr("not 40"))));
+}
+
 TEST(DeviceRefusalTest, NamesWhatSeveralGpusCannotShare) {
   const auto refused = [](const char* what) {
     return FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr(what), HasSubstr("--tensor-parallel=1")));

@@ -20,8 +20,12 @@ size_t ScaleBytes(int out_features, int in_features, Dtype dtype, int group_size
                         [&](auto form) { return decltype(form)::ScaleBytes(out_features, in_features); });
 }
 
+bool HasWholeSteps(const DeviceMatrix& matrix) {
+  return matrix.in_features % (matrix.dtype == Dtype::kBf16 ? 8 : 32) == 0;
+}
+
 void CheckForm(const DeviceMatrix& matrix) {
-  WINNOW_CHECK(matrix.in_features % 32 == 0);
+  WINNOW_CHECK(HasWholeSteps(matrix));
   const int group = matrix.group_size;
   const bool has_groups = group == 128 || group == 64 || group == 32;
   WINNOW_CHECK(matrix.dtype == Dtype::kBf16 ? group == 0
@@ -55,7 +59,7 @@ size_t DecodeScratchBytes(int, int) {
 void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
   const DeviceMatrix& weight = params.weight;
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMaxDecodeMatmulRows);
-  WINNOW_CHECK(weight.in_features % 32 == 0 && params.x_stride % 8 == 0);
+  WINNOW_CHECK(HasWholeSteps(weight) && params.x_stride % 8 == 0);
   WINNOW_CHECK(!params.accumulate || params.y_dtype == Dtype::kF32);
   WINNOW_CHECK(params.summand.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
   if (weight.dtype == Dtype::kBf16) {

@@ -219,6 +219,11 @@ void Check(GpuContext& gpu) {
   const std::vector<MatmulShape> prefill_shapes = {{768, 256}, {512, 1408}, {4104, 2080}};
   const std::vector<MatmulShape> small_shapes = {{77, 32}, {768, 256}};
   const std::unique_ptr<cuda::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
+  for (const MatmulShape& shape : {MatmulShape{40, 48}, MatmulShape{513, 8}, MatmulShape{96, 200}}) {
+    DecodeCheck(gpu, shape, {Dtype::kBf16}).Run();
+    CheckPrefill(gpu, *plans, shape, {Dtype::kBf16});
+    gpu.FreeAll();
+  }
   for (const MatmulForm& form : kForms) {
     for (const MatmulShape& shape : gpu.few_small ? small_shapes : decode_shapes) {
       DecodeCheck(gpu, shape, form).Run();
