@@ -28,6 +28,8 @@ class CheckpointUpload {
   absl::Status Fill(DeviceWeights& weights);
 
  private:
+  static constexpr size_t kPinnedBytes = size_t{64} << 20;
+
   absl::Status FillVectors(DeviceWeights& weights);
   // Of the layer's tensors: the router to `router` in host memory, the experts to the device.
   absl::Status FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts, float* router);

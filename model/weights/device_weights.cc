@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <functional>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -14,6 +12,7 @@
 #include "kernels/cuda/device/arena.h"
 #include "kernels/cuda/experts/expert_codes.h"
 #include "model/weights/checkpoint_upload.h"
+#include "model/weights/weight_synthesis.h"
 
 namespace winnow {
 namespace {
@@ -300,125 +299,6 @@ absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& dev
 void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging) {
   return matrix.dtype == Dtype::kBf16 ? const_cast<void*>(matrix.data) : staging->data();
 }
-
-// Fills carved memory with values from a seed.
-class WeightSynthesis {
- public:
-  // A shard of a random matrix is another random matrix; what all shards hold whole is the same in all.
-  WeightSynthesis(const cuda::CudaTable& table, cuda::Device& device, uint64_t seed, WeightShard shard)
-      : table_(table),
-        device_(device),
-        seed_(seed),
-        shard_seed_(seed + (static_cast<uint64_t>(shard.index) << 32)),
-        stream_(device.NewStream()) {}
-
-  absl::Status Fill(DeviceWeights& weights) {
-    const ModelConfig& config = weights.config_;
-    WINNOW_ASSIGN_OR_RETURN(staging_, NewStaging(device_, weights));
-    FillVectors(weights);
-    uint64_t number = 0;
-    for (DeviceLayerWeights& layer : weights.layers_) {
-      for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
-        FillMatrix(*matrix, ++number);
-      }
-      if (layer.is_sparse()) FillExperts(layer.experts, number);
-    }
-    if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
-    if (weights.embedding_ != nullptr) {
-      const size_t elements = static_cast<size_t>(config.vocab_size) * config.hidden_size;
-      table_.elementwise->fill_normal(stream_, weights.embedding_, elements, Seed(seed_, ++number),
-                                      1 / std::sqrt(static_cast<float>(config.hidden_size)));
-    }
-    return device_.Synchronize(stream_);
-  }
-
- private:
-  static uint64_t Seed(uint64_t seed, uint64_t number) { return seed * 0x9E3779B97F4A7C15 + number; }
-
-  // Norms are ones, biases and sinks zeros, routers random. The host's copy lives until the stream is waited for.
-  void FillVectors(const DeviceWeights& weights) {
-    vectors_.assign(weights.vector_bytes_ / sizeof(float), 1.0f);
-    const auto* begin = static_cast<const float*>(weights.memory_->data());
-    const auto clear = [&](const float* vector, size_t count) {
-      if (vector != nullptr) std::fill_n(vectors_.begin() + (vector - begin), count, 0);
-    };
-    for (const DeviceLayerWeights& layer : weights.layers_) {
-      const cuda::ExpertMatrices& experts = layer.experts;
-      clear(layer.qkv_bias, layer.qkv.out_features);
-      clear(layer.sinks, weights.config_.num_query_heads);
-      clear(layer.o_bias, weights.config_.hidden_size);
-      clear(experts.router_bias, experts.num_logits());
-      clear(experts.correction, experts.num_experts);
-      clear(experts.gate_up_bias, size_t{2} * experts.num_all() * experts.intermediate_size);
-      clear(experts.down_bias, static_cast<size_t>(experts.num_all()) * experts.hidden_size);
-      if (layer.is_sparse()) FillRouter(layer.experts, vectors_.begin() + (layer.experts.router - begin));
-    }
-    device_.CopyAsync(weights.memory_->data(), vectors_.data(), weights.vector_bytes_, stream_);
-  }
-
-  // Logits of the size of two: some experts of a row weigh much more than others, as in trained ones.
-  void FillRouter(const cuda::ExpertMatrices& experts, std::vector<float>::iterator to) {
-    std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(experts.hidden_size)));
-    std::generate_n(to, static_cast<size_t>(experts.num_logits()) * experts.hidden_size,
-                    [&] { return normal(router_random_); });
-  }
-
-  // Codes are random, of which values have a deviation of 2.9, and all scales one that brings them next to what bf16
-  // have.
-  void FillCodes(const cuda::ExpertMatrices& experts) {
-    if (codes_.empty()) {
-      codes_.resize(size_t{1} << 22);
-      std::generate(codes_.begin(), codes_.end(), std::ref(code_random_));
-    }
-    const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
-    const auto fill = [&](const void* matrices, const uint8_t* scales, size_t count, int in_features) {
-      constexpr size_t kOffset = 4096;  // so that matrices differ, words from one to the next
-      for (size_t done = 0, part = 0; done < count / 2; done += part) {
-        code_offset_ = (code_offset_ + kOffset) % (codes_.size() / 2);
-        part = std::min(count / 2 - done, codes_.size() / 2 * sizeof(uint32_t));
-        device_.CopyAsync(static_cast<std::byte*>(const_cast<void*>(matrices)) + done, codes_.data() + code_offset_,
-                          part, stream_);
-      }
-      const double scale = std::log2(1 / (2.9 * std::sqrt(static_cast<double>(in_features))));
-      device_.FillAsync(const_cast<uint8_t*>(scales), static_cast<uint8_t>(127 + std::lround(scale)),
-                        count / cuda::kExpertBlock, stream_);
-    };
-    fill(experts.gate_up, experts.gate_up_scales, 2 * elements, experts.hidden_size);
-    fill(experts.down, experts.down_scales, elements, experts.intermediate_size);
-  }
-
-  // As FillMatrix, all experts at once.
-  void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {
-    if (experts.mxfp4) return FillCodes(experts);
-    const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
-    const auto fill = [&](const void* matrices, size_t count, int in_features) {
-      table_.elementwise->fill_normal(stream_, const_cast<void*>(matrices), count, Seed(shard_seed_, ++number),
-                                      1 / std::sqrt(static_cast<float>(in_features)));
-    };
-    fill(experts.gate_up, 2 * elements, experts.hidden_size);
-    fill(experts.down, elements, experts.intermediate_size);
-  }
-
-  // Inputs of the size of one give outputs of the size of one.
-  void FillMatrix(const cuda::DeviceMatrix& matrix, uint64_t number) {
-    if (matrix.data == nullptr) return;
-    const size_t elements = static_cast<size_t>(matrix.out_features) * matrix.in_features;
-    const float stddev = 1 / std::sqrt(static_cast<float>(matrix.in_features));
-    void* const row_major = StagingOf(matrix, staging_.get());
-    table_.elementwise->fill_normal(stream_, row_major, elements, Seed(shard_seed_, number), stddev);
-    table_.matmul->pack(stream_, row_major, matrix);
-  }
-
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
-  const uint64_t seed_, shard_seed_;
-  const cuda::Stream stream_;
-  std::unique_ptr<cuda::DeviceMemory> staging_;
-  std::vector<float> vectors_;
-  std::mt19937 router_random_{static_cast<uint32_t>(seed_)}, code_random_{static_cast<uint32_t>(seed_ + 1)};
-  std::vector<uint32_t> codes_;
-  size_t code_offset_ = 0;
-};
 
 absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const cuda::CudaTable& table,
                                                                          cuda::Device& device,
