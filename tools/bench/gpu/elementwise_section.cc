@@ -3,68 +3,17 @@
 #include <cmath>
 #include <limits>
 
-#include "common/base/latent_shape.h"
 #include "inference_rank/sequence/sampler.h"
 #include "kernels/kernel_table.h"
 #include "model/philox.h"
+#include "tools/bench/gpu/checks/row_parts_check.h"
+#include "tools/bench/gpu/elementwise_reference.h"
 #include "tools/bench/gpu/sections.h"
 
 namespace winnow {
 namespace {
 
-constexpr double kBf16 = 0x1p-8;      // relative rounding error of bf16
-constexpr double kF32 = 0x1p-24;      // of f32
-constexpr double kLibrary = 0x1p-21;  // of f32 expf, sincosf and a division behind them: 8 roundings
-
-float Bf16ToF32(uint16_t x) {
-  return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-}
-uint16_t F32ToBf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-std::vector<float> Normal(GpuContext& gpu, size_t count, float stddev = 1) {
-  std::normal_distribution<float> normal(0, stddev);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(gpu.random);
-  return values;
-}
-std::vector<uint16_t> NormalBf16(GpuContext& gpu, size_t count) {
-  std::vector<uint16_t> values(count);
-  for (size_t i = 0; i < count; ++i) values[i] = F32ToBf16(std::normal_distribution<float>()(gpu.random));
-  return values;
-}
-
-// Largest |got - want| / |want|.
-double RelativeError(const std::vector<uint16_t>& got, const std::vector<double>& want) {
-  double worst = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::abs(Bf16ToF32(got[i]) - want[i]) / std::max(std::abs(want[i]), 1e-30);
-    if (!(error <= worst)) worst = error;
-  }
-  return worst;
-}
-template <typename T>
-double Differing(const std::vector<T>& a, const std::vector<T>& b) {
-  double count = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    count += std::memcmp(&a[i], &b[i], sizeof(T)) != 0;  // NOLINT(bugprone-suspicious-memory-comparison): bits
-  }
-  return count;
-}
-
-std::vector<double> RmsNormReference(const std::vector<float>& x, const std::vector<float>& weight, float epsilon) {
-  const size_t width = weight.size();
-  std::vector<double> out(x.size());
-  for (size_t row = 0; row < x.size() / width; ++row) {
-    double sum = 0;
-    for (size_t i = 0; i < width; ++i) sum += double{x[row * width + i]} * x[row * width + i];
-    const double inverse = 1 / std::sqrt(sum / static_cast<double>(width) + epsilon);
-    for (size_t i = 0; i < width; ++i) out[row * width + i] = x[row * width + i] * inverse * weight[i];
-  }
-  return out;
-}
+using namespace elementwise;
 
 // Embedding, then its norm, as two nodes of one graph whose input changes between replays: a kernel that did not wait
 // for the one before would see the rows of the replay before.
@@ -114,46 +63,6 @@ void CheckEmbedAndNorm(GpuContext& gpu, int hidden_size) {
                      Differing(alone, std::vector<uint16_t>(normed.end() - hidden_size, normed.end())), 0);
   }
   gpu.FreeAll();
-}
-
-struct RopeCase {
-  int head_dim, num_query_heads, num_kv_heads;
-  bool norms, biases;
-};
-
-// Inputs of one case, on both sides.
-struct RopeRows {
-  std::vector<float> qkv, bias, q_norm, k_norm, inv_freq;
-  std::vector<uint32_t> positions;
-};
-
-RopeRows RandomRopeRows(GpuContext& gpu, const RopeCase& c, int num_rows) {
-  const int width = (c.num_query_heads + 2 * c.num_kv_heads) * c.head_dim;
-  RopeRows rows = {.qkv = Normal(gpu, static_cast<size_t>(num_rows) * width),
-                   .bias = Normal(gpu, width),
-                   .q_norm = Normal(gpu, c.head_dim),
-                   .k_norm = Normal(gpu, c.head_dim),
-                   .inv_freq = std::vector<float>(c.head_dim / 2),
-                   .positions = std::vector<uint32_t>(num_rows)};
-  for (int i = 0; i < c.head_dim / 2; ++i) rows.inv_freq[i] = std::pow(1e6f, -2.0f * i / c.head_dim);
-  for (uint32_t& position : rows.positions) position = gpu.random() % 200000;
-  return rows;
-}
-
-cuda::RopeAppendParams UploadRope(GpuContext& gpu, const RopeCase& c, const RopeRows& rows) {
-  return {.qkv = gpu.Upload(rows.qkv),
-          .qkv_stride = (c.num_query_heads + 2 * c.num_kv_heads) * c.head_dim,
-          .qkv_bias = c.biases ? gpu.Upload(rows.bias) : nullptr,
-          .num_rows = static_cast<int>(rows.positions.size()),
-          .num_query_heads = c.num_query_heads,
-          .num_kv_heads = c.num_kv_heads,
-          .head_dim = c.head_dim,
-          .q_norm_weight = c.norms ? gpu.Upload(rows.q_norm) : nullptr,
-          .k_norm_weight = c.norms ? gpu.Upload(rows.k_norm) : nullptr,
-          .norm_epsilon = 1e-6f,
-          .positions = gpu.Upload(rows.positions),
-          .rope_inv_freq = gpu.Upload(rows.inv_freq),
-          .rope_attention_factor = 1.25f};
 }
 
 // Errors of rotated heads, relative to the length of each rotated pair. `got` and `want` are [heads, stride].
@@ -294,181 +203,6 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   gpu.FreeAll();
 }
 
-double Activated(cuda::GatedActivation activation, double gate, double up) {
-  switch (activation) {
-    case cuda::GatedActivation::kSilu:
-      return gate / (1 + std::exp(-gate)) * up;
-    case cuda::GatedActivation::kGeluTanh:
-      return gate / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
-    case cuda::GatedActivation::kClampedSilu: {
-      const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
-      return g / (1 + std::exp(-1.702 * g)) * (u + 1);
-    }
-  }
-  return 0;
-}
-
-void CheckGatedMul(GpuContext& gpu, cuda::GatedActivation activation, int width, int num_rows) {
-  const std::vector<float> f32 = Normal(gpu, static_cast<size_t>(num_rows) * 2 * width, 4);
-  std::vector<uint16_t> bf16(f32.size());
-  std::transform(f32.begin(), f32.end(), bf16.begin(), F32ToBf16);
-  for (const Dtype dtype : {Dtype::kF32, Dtype::kBf16}) {
-    const size_t elements = static_cast<size_t>(num_rows) * width;
-    uint16_t* out = gpu.New<uint16_t>(elements);
-    gpu.table.elementwise->gated_mul(
-        gpu.stream, {.activation = activation,
-                     .gate_up = dtype == Dtype::kF32 ? static_cast<void*>(gpu.Upload(f32)) : gpu.Upload(bf16),
-                     .dtype = dtype,
-                     .num_rows = num_rows,
-                     .intermediate_size = width,
-                     .out = out});
-    const std::vector<uint16_t> got = gpu.Download(out, elements);
-    double worst = 0;
-    for (size_t i = 0; i < elements; ++i) {
-      const size_t at = i / width * 2 * width + i % width;
-      const double gate = dtype == Dtype::kF32 ? f32[at] : Bf16ToF32(bf16[at]);
-      const double up = dtype == Dtype::kF32 ? f32[at + width] : Bf16ToF32(bf16[at + width]);
-      const double want = Activated(activation, gate, up);
-      // up + 1 may be as small as it likes; the constants of gelu have seven digits.
-      const double allowed = (kBf16 + kLibrary + 2e-6) * std::abs(want) + 4 * kF32 * std::abs(gate);
-      const double error = std::abs(Bf16ToF32(got[i]) - want) / allowed;
-      if (!(error <= worst)) worst = error;
-    }
-    gpu.report.Check("gated_mul " + std::to_string(static_cast<int>(activation)) + " " + DtypeName(dtype) + " x" +
-                         std::to_string(num_rows),
-                     worst, 1);
-  }
-  gpu.FreeAll();
-}
-
-// A bias that goes into the residual before its norm; a norm of what a product gave, which is added to the residual;
-// one in place, of a part of each row; and rows that are rounded without a norm.
-void CheckOtherNorms(GpuContext& gpu, int width, int num_rows) {
-  const size_t elements = static_cast<size_t>(num_rows) * width, stride = width + 12;
-  const std::vector<float> x = Normal(gpu, elements), y = Normal(gpu, elements), weight = Normal(gpu, width);
-  const std::vector<float> bias = Normal(gpu, width), padded = Normal(gpu, num_rows * stride);
-  const std::string what = " width " + std::to_string(width);
-  float* const device_x = gpu.Upload(x);
-  float* const device_weight = gpu.Upload(weight);
-  uint16_t* const out = gpu.New<uint16_t>(elements);
-  cuda::RmsNormParams norm = {.x = device_x,
-                              .bias = gpu.Upload(bias),
-                              .biased = device_x,
-                              .num_rows = num_rows,
-                              .hidden_size = width,
-                              .weight = device_weight,
-                              .epsilon = 1e-5f,
-                              .out = out};
-  gpu.table.elementwise->rms_norm(gpu.stream, norm);
-  std::vector<float> biased = x;
-  for (size_t i = 0; i < elements; ++i) biased[i] += bias[i % width];
-  gpu.report.Check("bias" + what, Differing(gpu.Download(device_x, elements), biased), 0);
-  gpu.report.Check("rms_norm behind a bias" + what,
-                   RelativeError(gpu.Download(out, elements), RmsNormReference(biased, weight, norm.epsilon)),
-                   kBf16 + 48 * kF32);
-  norm.bias = norm.weight = nullptr;
-  gpu.table.elementwise->rms_norm(gpu.stream, norm);
-  std::vector<uint16_t> rounded(elements);
-  std::transform(biased.begin(), biased.end(), rounded.begin(), F32ToBf16);
-  gpu.report.Check("rows without a norm" + what, Differing(gpu.Download(out, elements), rounded), 0);
-
-  const std::vector<double> normed = RmsNormReference(x, weight, 1e-5f);
-  float* const device_y = gpu.Upload(y);
-  cuda::NormRowsParams rows = {.x = gpu.Upload(x),
-                               .x_stride = width,
-                               .num_rows = num_rows,
-                               .width = width,
-                               .weight = device_weight,
-                               .epsilon = 1e-5f,
-                               .y = device_y,
-                               .y_stride = width,
-                               .accumulate = true};
-  gpu.table.elementwise->norm_rows(gpu.stream, rows);
-  const std::vector<float> added = gpu.Download(device_y, elements);
-  double worst = 0;
-  for (size_t i = 0; i < elements; ++i) {
-    const double allowed = 64 * kF32 * (std::abs(normed[i]) + std::abs(y[i]));
-    const double error = std::abs(added[i] - (y[i] + normed[i])) / allowed;
-    if (!(error <= worst)) worst = error;
-  }
-  gpu.report.Check("norm that is added" + what, worst, 1);
-
-  float* const device_padded = gpu.Upload(padded);
-  rows.x = device_padded;
-  rows.y = device_padded;
-  rows.x_stride = rows.y_stride = static_cast<int64_t>(stride);
-  rows.accumulate = false;
-  gpu.table.elementwise->norm_rows(gpu.stream, rows);
-  const std::vector<float> in_place = gpu.Download(device_padded, padded.size());
-  std::vector<float> parts(elements);
-  for (size_t i = 0; i < elements; ++i) parts[i] = padded[i / width * stride + i % width];
-  const std::vector<double> normed_parts = RmsNormReference(parts, weight, 1e-5f);
-  double beside = 0;
-  worst = 0;
-  for (size_t i = 0; i < padded.size(); ++i) {
-    const size_t row = i / stride, column = i % stride;
-    if (column >= static_cast<size_t>(width)) {
-      beside += in_place[i] != padded[i];
-      continue;
-    }
-    const double want = normed_parts[row * width + column];
-    const double error = want == 0 ? 0 : std::abs(in_place[i] - want) / (64 * kF32 * std::abs(want));
-    if (!(error <= worst)) worst = error;
-  }
-  gpu.report.Check("norm in place" + what, worst, 1);
-  gpu.report.Check("norm in place, what lies beside" + what, beside, 0);
-  gpu.FreeAll();
-}
-
-// Heads of which a part turns are those that turn whole, of elements in the order that has turning pairs half a head
-// apart and with frequencies of 0 behind.
-void CheckPartialRope(GpuContext& gpu, int head_dim, int rotary_dim) {
-  constexpr int kRows = 37, kQueryHeads = 6, kKvHeads = 2;
-  const RopeCase c = {head_dim, kQueryHeads, kKvHeads, true, true};
-  RopeRows stored = RandomRopeRows(gpu, c, kRows);
-  std::fill(stored.inv_freq.begin() + rotary_dim / 2, stored.inv_freq.end(), 0.0f);
-  RopeRows ordered = stored;
-  const LatentShape shape = {.rank = head_dim - rotary_dim, .rope_dim = rotary_dim};
-  const auto order = [&](const std::vector<float>& from, std::vector<float>& to, size_t first, int heads) {
-    for (size_t head = first; head < first + static_cast<size_t>(heads) * head_dim; head += head_dim) {
-      for (int i = 0; i < shape.rope_dim; ++i) to[head + shape.rope_place(i)] = from[head + i];
-      for (int i = 0; i < shape.rank; ++i) to[head + shape.latent_place(i)] = from[head + shape.rope_dim + i];
-    }
-  };
-  const size_t width = static_cast<size_t>(kQueryHeads + 2 * kKvHeads) * head_dim;
-  for (size_t row = 0; row < kRows; ++row) order(stored.qkv, ordered.qkv, row * width, kQueryHeads + kKvHeads);
-  order(stored.bias, ordered.bias, 0, kQueryHeads + kKvHeads);
-  order(stored.q_norm, ordered.q_norm, 0, 1);
-  order(stored.k_norm, ordered.k_norm, 0, 1);
-  const size_t q_elements = static_cast<size_t>(kRows) * kQueryHeads * head_dim;
-  const size_t kv_elements = static_cast<size_t>(kRows) * kKvHeads * 2 * head_dim;
-  const auto run = [&](const RopeRows& rows, int turning) {
-    cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
-    params.rotary_dim = turning;
-    params.q = gpu.New<float>(q_elements);
-    params.kv_mirror = gpu.New<uint16_t>(kv_elements);
-    gpu.table.elementwise->rope_append(gpu.stream, params);
-    return std::pair(gpu.Download(params.q, q_elements),
-                     gpu.Download(static_cast<uint16_t*>(params.kv_mirror), kv_elements));
-  };
-  const auto [q, kv] = run(stored, rotary_dim);
-  const auto [want_q, want_kv] = run(ordered, 0);
-  // A head's squares are added up in another order.
-  double worst = 0;
-  for (size_t i = 0; i < q_elements; ++i) {
-    worst = std::max<double>(worst, std::abs(q[i] - want_q[i]) / (16 * kF32 * (1 + std::abs(want_q[i])) * 64));
-  }
-  size_t differing = 0;
-  for (size_t i = 0; i < kv_elements; ++i) {
-    const float got = Bf16ToF32(kv[i]), want = Bf16ToF32(want_kv[i]);
-    differing += std::abs(got - want) > 0.008f * (std::abs(want) + 0.1f);
-  }
-  const std::string what = " of " + std::to_string(rotary_dim) + " in " + std::to_string(head_dim);
-  gpu.report.Check("rope, queries" + what, worst, 1);
-  gpu.report.Check("rope, rows" + what, static_cast<double>(differing), 0);
-  gpu.FreeAll();
-}
-
 void CheckFillNormal(GpuContext& gpu) {
   const size_t elements = (size_t{1} << gpu.Size(20, 14)) + 3;
   constexpr float kDeviation = 0.02f;
@@ -572,11 +306,8 @@ void Check(GpuContext& gpu) {
     for (const int num_rows : gpu.few_small ? std::vector{1, 5} : std::vector{1, 33, 700})
       CheckRopeAppend(gpu, c, num_rows);
   }
-  for (const auto activation :
-       {cuda::GatedActivation::kSilu, cuda::GatedActivation::kGeluTanh, cuda::GatedActivation::kClampedSilu}) {
-    CheckGatedMul(gpu, activation, 17408, 3);
-    CheckGatedMul(gpu, activation, 776, 130);
-  }
+  CheckGatedMul(gpu, 17408, 3);
+  CheckGatedMul(gpu, 776, 130);
   for (const int width : {64, 2880, 5376}) CheckOtherNorms(gpu, width, 33);
   CheckPartialRope(gpu, 128, 96);
   CheckPartialRope(gpu, 128, 64);
