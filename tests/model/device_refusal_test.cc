@@ -42,7 +42,8 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
 TEST(DeviceRefusalTest, NamesAWidthThatProductsCannotRead) {
   const auto check = [](int intermediate_size, Dtype dtype) {
     const TinyModel model{.hidden_size = 64, .intermediate_size = intermediate_size, .head_dim = 64};
-    return CheckDeviceModel(ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny").value(), {.dtype = dtype});
+    return CheckDeviceModel(ParseModelConfig(TinyConfigJson(model).dump(), "", "tiny").value(),
+                            {.dtype = dtype, .shard = {}});
   };
   EXPECT_THAT(check(40, Dtype::kBf16), IsOkStatus());
   EXPECT_THAT(check(44, Dtype::kBf16),
