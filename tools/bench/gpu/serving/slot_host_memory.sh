@@ -5,16 +5,19 @@
 #
 #   tools/bench/gpu/serving/slot_host_memory.sh [WINNOW] [MODEL] [UP_FLAGS...]
 #
-# WINNOW: the program (default: bin/winnow). MODEL: default synthetic:qwen3-8b. $PROMPT tokens (32000), $OUTPUT (500),
-# $SLOTS in the GPU's memory (17.75GiB), $DENSE streams that fit there (4), $STREAMS with $HOST more (10, 36GiB),
-# $IDS different tokens (30000), $CACHE for the copies of the cache rank (52GiB), $SELECTION of these. $CASES (dense tiered answers). $SMALL_SLOTS
-# (512MiB), $SMALL (5000): slots and a prompt whose rows they cannot hold.
+# WINNOW: the program (default: bin/winnow). MODEL: default synthetic:qwen3-8b. $PROMPT tokens (32000), whose rows are
+# there before anything is measured, $OUTPUT (400), $IDS different tokens (30000). $SLOTS in the GPU's memory (18GiB),
+# $DENSE streams that fit there (4), $STREAMS with $HOST more (10, 40GiB), $CACHE for the copies of the cache rank
+# (60GiB), $BUDGET and $POOL_FACTOR of the server (2048, 4), $SELECTIONS of requests ("winnow winnow,budget=512").
+# $CASES (dense tiered answers), $ANSWERS: the selections of the last. $SMALL_SLOTS (512MiB), $SMALL (5000),
+# $SMALL_CONTEXT (6144): slots and a prompt whose rows they cannot hold.
 set -euo pipefail
 winnow=${1:-bin/winnow} model=${2:-synthetic:qwen3-8b}
 shift $(($# < 2 ? $# : 2))
 [ $# -gt 0 ] || set -- --device=cuda:0 --select-in-place=on
 source "$(dirname "$0")/cluster.sh"
-prompt=${PROMPT:-32000} output=${OUTPUT:-500} selection=${SELECTION:-winnow,pool_factor=2}
+prompt=${PROMPT:-32000} output=${OUTPUT:-400}
+answers=${ANSWERS:-winnow winnow,predictor=depth exact-token dense}
 
 scrape() { # address, names
   python3 -c "import sys, urllib.request as r; sys.stdout.write(r.urlopen('http://$1/metrics').read().decode())" |
@@ -36,45 +39,64 @@ together() { # FILE STREAMS
         tokens / (last - first), 1e3 * streams * (last - first) / tokens, last - first
     }' "$1"
 }
-measure() { # NAME STREAMS UP_FLAG...
-  start_up "$1" --model="$model" --budget=2048 --max-context=$((prompt + output + 64)) --prefix-cache=false \
-    --cache-memory="${CACHE:-52GiB}" "${@:3}"
-  echo "== $1: $(grep -hoE "weights .* available" "$out/$1.log" | tail -1)"
-  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests=1 --input=500 --output=8 --seed=9 >/dev/null
-  "$winnow" bench serve --protocol=grpc --server="$grpc" --requests="$2" --concurrency="$2" --input="$prompt" \
-    --output="$output" --token-ids="${IDS:-30000}" --quiet=true --out="$out/$1.json" | grep -E "^time|inter-token|failed|^output" &
-  local bench=$!
-  while kill -0 $bench 2>/dev/null; do
-    rank '^winnow_(host_slot_pages|local_sequences)' >>"$out/$1.pages"
-    sleep 0.5
+# measure NAME STREAMS SELECTIONS UP_FLAG...
+measure() {
+  local name=$1 streams=$2 selections=$3 selection number=0 bench
+  shift 3
+  start_up "$name" --model="$model" --max-running="$streams" --max-context=$((prompt + output + 64)) \
+    --slot-memory="${SLOTS:-18GiB}" --cache-memory="${CACHE:-60GiB}" "$@"
+  echo "== $name: $(grep -hoE "weights .* available" "$out/$name.log" | tail -1)"
+  load() { # OUTPUT BENCH_FLAG...
+    "$winnow" bench serve --protocol=grpc --server="$grpc" --requests="$streams" --concurrency="$streams" \
+      --input="$prompt" --output="$1" --token-ids="${IDS:-30000}" --quiet=true "${@:2}"
+  }
+  load 8 | grep -E "^time to first|failed"
+  for selection in $selections; do
+    number=$((number + 1))
+    counters before
+    load "$output" --selection="$selection" --out="$out/$name.json" | grep -E "inter-token|failed|^output" &
+    bench=$!
+    while kill -0 $bench 2>/dev/null; do
+      rank '^winnow_(host_slot_pages|local_sequences)\{' | grep -v free >>"$out/$name.$number"
+      sleep 0.5
+    done
+    wait $bench || true
+    echo "$selection, $(together "$out/$name.json" "$streams")"
+    awk '{ if ($NF > most[$1]) most[$1] = $NF } END { for (name in most) print name " at most " most[name] }' "$out/$name.$number"
+    counters after
   done
-  wait $bench || true
-  together "$out/$1.json" "$2"
-  awk '{ if ($NF > most[$1]) most[$1] = $NF } END { for (name in most) print name " at most " most[name] }' "$out/$1.pages" |
-    grep -v free || true
-  rank '^winnow_(selection_(lookups|hits)_total|rank_prompt_tokens_total)'
-  grep -hE " [WE] " "$out/$1.log" | grep -v "HTTP connections" | tail -3 || true
+  grep -hE " [WE] " "$out/$name.log" | grep -v "HTTP connections" | tail -3 || true
   stop_up
 }
+# Rows that were looked up among staged ones, and found, since the last time.
+counters() {
+  local lookups hits
+  lookups=$(rank '^winnow_selection_lookups_total' | awk '{ print $NF }')
+  hits=$(rank '^winnow_selection_hits_total' | awk '{ print $NF }')
+  [ "$1" = before ] || awk -v l=$((lookups - last_lookups)) -v h=$((hits - last_hits)) \
+    'BEGIN { if (l > 0) printf "staged already: %.3f of %d selected rows of measured steps\n", h / l, l }'
+  last_lookups=$lookups last_hits=$hits
+}
 answers() { # NAME UP_FLAG...
-  start_up "$1" --model="$model" --budget=1024 --max-context="${SMALL_CONTEXT:-6144}" --max-running=4 --cache-memory=8GiB "${@:2}"
-  for of in winnow exact-token dense; do
+  start_up "$1" --model="$model" --max-context="${SMALL_CONTEXT:-6144}" --max-running=4 --cache-memory=8GiB "${@:2}"
+  for of in $answers; do
     answer_ids "${SMALL:-5000}" "$of" >"$out/$1.$of.ids"
   done
   rank '^winnow_(selection_(lookups|hits)|local_steps)_total'
   stop_up
 }
 
+sparse=(--selection=winnow --budget="${BUDGET:-2048}" --pool-factor="${POOL_FACTOR:-4}")
 for case in ${CASES:-dense tiered answers}; do
   case $case in
-    dense) measure dense "${DENSE:-4}" "$@" --selection=dense --max-running="${DENSE:-4}" --slot-memory="${SLOTS:-17.75GiB}" ;;
-    tiered) measure tiered "${STREAMS:-10}" "$@" --selection="$selection" --max-running="${STREAMS:-10}" \
-      --slot-memory="${SLOTS:-17.75GiB}" --slot-host-memory="${HOST:-36GiB}" ;;
-    front) measure front "${DENSE:-4}" "$@" --selection="$selection" --max-running="${DENSE:-4}" ;;
+    dense) measure dense "${DENSE:-4}" dense "$@" --selection=dense ;;
+    tiered) measure tiered "${STREAMS:-10}" "${SELECTIONS:-winnow winnow,budget=512}" "$@" "${sparse[@]}" \
+      --slot-host-memory="${HOST:-40GiB}" ;;
     answers)
-      answers roomy "$@" --selection="$selection"
-      answers behind "$@" --selection="$selection" --slot-memory="${SMALL_SLOTS:-512MiB}" --slot-host-memory=4GiB
-      for of in winnow exact-token dense; do
+      sparse=(--selection=winnow --budget=1024 --pool-factor=2)
+      answers roomy "$@" "${sparse[@]}"
+      answers behind "$@" "${sparse[@]}" --slot-memory="${SMALL_SLOTS:-512MiB}" --slot-host-memory=4GiB
+      for of in $answers; do
         if cmp "$out/roomy.$of.ids" "$out/behind.$of.ids"; then
           echo "answer of $of to ${SMALL:-5000} tokens: the same, $(head -c 60 "$out/behind.$of.ids") ..."
         fi
