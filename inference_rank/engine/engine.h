@@ -137,6 +137,9 @@ class Engine {
   // What of its rows may be resident: nullopt: none may. `tokens` holds the key's.
   std::optional<ResidentPrefixes::Key> ResidentKey(const Sequence& sequence, std::vector<uint32_t>& tokens) const;
   ResidentPrefixes::Lease FindResident(const Sequence& sequence);
+  bool MayShare(const WorkingSet& set, const ResidentPrefixes::Lease& rows) const;
+  // Its first rows are from now on those that are resident, where another one has brought them meanwhile.
+  void ShareResident(Sequence& sequence);
   // Its rows below `end` stay for others, and, behind the prompt, for itself.
   void KeepRows(Sequence& sequence, uint32_t end);
   // Of its cached prefix, positions whose rows are in its slots.

@@ -244,7 +244,7 @@ void Engine::FinishPrompt(Sequence& sequence, std::span<float> logits, bool foll
     BeginHandOver(sequence);
   } else {
     // Another one may have computed the same prompt meanwhile.
-    if (MayShareRows(sequence)) sequence.working_set->Share(FindResident(sequence));
+    if (MayShareRows(sequence)) ShareResident(sequence);
     if (!sequence.arena->by_layer()) LoadPrompt(layout_, *sequence.arena, sequence);
     if (MayShareRows(sequence)) KeepRows(sequence, sequence.prompt_tokens() - 1);
     GiveBackArena(sequence);

@@ -41,6 +41,11 @@ absl::Status Engine::TakeSlots(Sequence& sequence) {
   ResidentPrefixes::Lease prefix = FindResident(sequence);
   const SlotPlacement spread = SpreadPlacement(layout_, sequence.spec, sequence.max_positions, sequence.prompt_tokens(),
                                                sequence.slot_order, options_.limits.slot_tiers);
+  // Whoever reads all rows does better without those in host memory, which come from the cache rank once more.
+  const uint32_t all_pages =
+      WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(), sequence.slot_order);
+  const bool goes_in_front = spread.host_columns() == 0 && all_pages <= FreeSlotPages(SlotPlace::kFront);
+  if (prefix.has_host_pages() && goes_in_front && !sequence.resumes) prefix = ResidentPrefixes::Lease();
   const std::optional<SlotPlacement> placement = PlaceSlots(sequence, prefix, spread);
   WINNOW_ASSIGN_OR_RETURN(
       WorkingSet set, WorkingSet::Create(slots_, layout_, sequence.spec, sequence.max_positions,
@@ -112,14 +117,25 @@ uint32_t Engine::SharedPages(const Sequence& sequence) const {
   return key.has_value() ? prefixes_->LeasedPages(*key) : 0;
 }
 
+// Its own rows in front are better than another's in host memory that it could not stage.
+bool Engine::MayShare(const WorkingSet& set, const ResidentPrefixes::Lease& rows) const {
+  return !rows.has_host_pages() || !set.staging_pages().empty() || set.pages_held().host > 0;
+}
+
+void Engine::ShareResident(Sequence& sequence) {
+  ResidentPrefixes::Lease rows = FindResident(sequence);
+  if (MayShare(*sequence.working_set, rows)) sequence.working_set->Share(std::move(rows));
+}
+
 void Engine::KeepRows(Sequence& sequence, uint32_t end) {
   WorkingSet& set = *sequence.working_set;
   const std::vector<uint32_t> tokens = TokensBelow(sequence, end);
-  set.Share(prefixes_->Insert({.salt = PrefixSaltOf(sequence),
-                               .tokens = tokens,
-                               .shared_tokens = SharedTokens(sequence),
-                               .owner = sequence.sequence_id},
-                              [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));
+  const ResidentPrefixes::Key key{.salt = PrefixSaltOf(sequence),
+                                  .tokens = tokens,
+                                  .shared_tokens = SharedTokens(sequence),
+                                  .owner = sequence.sequence_id};
+  if (!MayShare(set, prefixes_->Find(key))) return;
+  set.Share(prefixes_->Insert(key, [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));
 }
 
 uint32_t Engine::ResidentPrefixEnd(const Sequence& sequence) const {

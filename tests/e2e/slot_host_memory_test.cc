@@ -126,6 +126,16 @@ TEST_F(SlotHostMemory, OneThatItCouldNeverHoldIsServedAllTheSame) {
   ExpectNothingIsUsed();
 }
 
+// What reads every row gets them into the GPU's memory although they lie in the host's already.
+TEST_F(SlotHostMemory, RowsThatLieThereAreNotSharedWithSequencesThatReadAllOfThem) {
+  Json request = Request(1300, 12, kSparse, 5000);
+  EXPECT_GT(RunTogether(cluster_->http(), {request}, {Expected(request)}, HostPagesUsed), 0);
+  ExpectNothingIsUsed();
+  request["winnow"] = {{"selection", "dense"}};
+  request["max_tokens"] = 60;
+  EXPECT_EQ(RunTogether(cluster_->http(), {request}, {Expected(request)}, HostPagesUsed), 0);
+}
+
 TEST_F(SlotHostMemory, WhatStaysThereIsFoundAgain) {
   const Json request = Request(1700, 12, kSparse, 900), other = Request(1700, 12, kSparse, 3000);
   const TokenIds expected = Expected(request);
