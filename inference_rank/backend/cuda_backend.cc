@@ -132,8 +132,7 @@ class CudaBackend final : public Backend {
     if (plan_.needs.slot_host_memory_bytes > 0 && memory_plan_.host_slot_pages == 0) {
       warnings.push_back(
           "--slot-host-memory: nothing of it is taken, as the slots that --max-running sequences can need fit the "
-          "GPU's "
-          "memory, or rows of the server's selection are not selected in place");
+          "memory of the GPU, or rows of the server's selection are not selected in place");
     }
     return warnings;
   }
