@@ -75,6 +75,11 @@ absl::Status CheckDeviceLayers(const ModelConfig& config) {
   if (config.latent) return NoKernels(config, "latent attention");
   if (config.mlp_bias) return NoKernels(config, "biases of the MLP");
   if (config.final_logit_softcap > 0) return NoKernels(config, "a cap of logits");
+  // These norms read what products give, to which biases are added later.
+  const bool norms_outputs = config.norms != NormPlacement::kBefore;
+  if ((config.o_bias && norms_outputs) || (config.qkv_bias && config.qk_norm_projection)) {
+    return NoKernels(config, "biases of attention before a norm");
+  }
   if (config.rotary_dim % 8 != 0) return NoKernels(config, "heads of which so few elements turn");
   return absl::OkStatus();
 }

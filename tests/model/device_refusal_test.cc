@@ -35,6 +35,8 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
   EXPECT_THAT(Check(ModelFamily::kGlm4Moe), refused(ModelFamily::kGlm4Moe, "experts chosen in groups"));
   EXPECT_THAT(Check(ModelFamily::kDeepseekV3), refused(ModelFamily::kDeepseekV3, "latent attention"));
   EXPECT_THAT(Check(ModelFamily::kLlama, {{"mlp_bias", true}}), refused(ModelFamily::kLlama, "biases of the MLP"));
+  EXPECT_THAT(Check(ModelFamily::kOlmo2, {{"attention_bias", true}}),
+              refused(ModelFamily::kOlmo2, "biases of attention before a norm"));
   EXPECT_THAT(Check(ModelFamily::kGemma3, {{"final_logit_softcapping", 30}}),
               refused(ModelFamily::kGemma3, "a cap of logits"));
 }
