@@ -38,7 +38,7 @@ class LocalSelection {
     // As ModelConfig has them. Layers with a sliding window attend to that, and nothing is selected there.
     std::vector<uint32_t> windows = {};
     bool projects_heads_alone = true;  // queries are a projection of a normed residual, each head for itself
-    bool stages = false;      // slots may lie in host memory: selected rows are copied to staging slots (SlotPlacement)
+    bool stages = false;  // slots may lie in host memory: selected rows are copied to staging slots (SlotPlacement)
   };
   // Staging slots of a list, at most; 0: none.
   static uint32_t StagingSlots(const Shape& shape);

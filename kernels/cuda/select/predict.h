@@ -81,7 +81,7 @@ struct BeginPlanParams {
   // [num_rows] where set, the positions of rows that next_positions does not say to be kNoPosition come from here, and
   // next_positions stays as it is: those of a decode step that the plan is a part of.
   const uint32_t* step_positions = nullptr;
-  uint32_t* positions = nullptr;  // [num_rows]
+  uint32_t* positions = nullptr;       // [num_rows]
   uint32_t* list_positions = nullptr;  // [num_rows, num_kv_heads]
   SelectionList* lists = nullptr;      // [num_layers, max_rows, num_kv_heads]: num_keys and last are written
   int num_rows = 0;                    // of the max_rows, the first ones
