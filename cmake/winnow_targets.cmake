@@ -111,7 +111,7 @@ function(winnow_fuzzers_target)
   add_custom_target(fuzzers DEPENDS ${targets})
 endfunction()
 
-# winnow_proto_library(<name> <file.proto>...)   paths relative to proto/; <name>_sources only generates
+# winnow_proto_library(<name> <file.proto>...)   paths relative to proto/; proto_sources only generates, for all of them
 function(winnow_proto_library name)
   get_target_property(plugin gRPC::grpc_cpp_plugin LOCATION)
   set(root ${PROJECT_SOURCE_DIR}/proto)
@@ -136,6 +136,10 @@ function(winnow_proto_library name)
     list(APPEND generated ${outputs})
   endforeach()
   add_custom_target(${name}_sources DEPENDS ${generated})
+  if(NOT TARGET proto_sources)
+    add_custom_target(proto_sources)
+  endif()
+  add_dependencies(proto_sources ${name}_sources)
   # Files of services are small and gRPC's headers are not; those of messages have names in common.
   set_source_files_properties(${sources} PROPERTIES UNITY_GROUP services)
   set(messages ${sources})

@@ -307,7 +307,8 @@ void RoleProcess::Fail(const absl::Status& status) {
     const std::lock_guard lock(mutex_);
     failure_.Update(status);
   }
-  pthread_kill(main_thread_, SIGTERM);  // what WaitForStop waits for
+  // It ends no thread: WaitForStop waits for it.
+  pthread_kill(main_thread_, SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread)
 }
 
 void RoleProcess::Shutdown() {

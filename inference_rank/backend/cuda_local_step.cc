@@ -248,7 +248,7 @@ absl::Status CudaLocalStep::Draw(std::span<const int> masked_rows) {
   graph_->DrawTokens(num_rows_, masks);
   device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
   stage.done->Record(stream);
-  const absl::Status status = device_.CheckLaunches();
+  absl::Status status = device_.CheckLaunches();
   if (!status.ok()) forward_.NoteFailure(status);
   return status;
 }
@@ -257,7 +257,7 @@ absl::Status CudaLocalStep::Complete() {
   WINNOW_CHECK(num_completed_ < num_launched_);
   const Stage& stage = stages_[num_completed_++ % stages_.size()];
   completed_ = &stage;
-  const absl::Status status = stage.done->Wait();
+  absl::Status status = stage.done->Wait();
   if (!status.ok()) forward_.NoteFailure(status);
   return status;
 }

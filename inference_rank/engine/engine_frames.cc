@@ -175,9 +175,9 @@ void Engine::OnRefilled(Sequence& sequence) {
   if (sequence.state == State::kLoadingPrefix) {
     const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;
     const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - sequence.prefix_asked;
-    prefix_times_.ObserveRows(static_cast<double>(layout_.token_bytes() / layout_.num_layers * layers *
-                                                  (sequence.stored_tokens - ResidentPrefixEnd(sequence))),
-                              taken.count());
+    const size_t layer_row_bytes = layout_.token_bytes() / layout_.num_layers;
+    const size_t bytes = layer_row_bytes * layers * (sequence.stored_tokens - ResidentPrefixEnd(sequence));
+    prefix_times_.ObserveRows(static_cast<double>(bytes), taken.count());
     sequence.state = State::kPrefilling;
     return;
   }

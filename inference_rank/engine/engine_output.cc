@@ -31,7 +31,7 @@ bool Engine::IsRestricted(const Sequence& sequence, uint32_t position) const {
 
 absl::Status Engine::FillMask(Sequence& sequence, uint32_t position, uint32_t vocab_size, std::span<uint64_t> mask) {
   const auto start = std::chrono::steady_clock::now();
-  const absl::Status filled = sequence.filter->FillMask(mask, vocab_size, position + 1 - sequence.prompt_tokens());
+  absl::Status filled = sequence.filter->FillMask(mask, vocab_size, position + 1 - sequence.prompt_tokens());
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   metrics_.token_filter_seconds.Observe(taken.count());
   return filled;

@@ -44,9 +44,9 @@ class PendingCall final : public Connection, public std::enable_shared_from_this
   std::string response;
 };
 
-}  // namespace
-
 template struct Opened<&grpc::ServerContextBase::deadline_>;
+
+}  // namespace
 
 void Services::SetDeadline(grpc::ServerContextBase& context, std::chrono::system_clock::time_point deadline) {
   grpc::Timepoint2Timespec(deadline, &DeadlineOf(context));
