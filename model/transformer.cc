@@ -25,8 +25,7 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
       layout_(config.kv_layout(kv_dtype)),
       rope_(RopeOfHeads(config, config.rope)),
       window_rope_(RopeOfHeads(config, config.window_rope.value_or(config.rope))),
-      scale_(config.attention_scale > 0 ? config.attention_scale
-                                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim))),
+      scale_(AttentionScale(config)),
       max_rows_(std::max(max_prefill_tokens, kMaxDecodeRows)) {
   const size_t rows = max_rows_;
   x_.resize(rows * config.hidden_size);

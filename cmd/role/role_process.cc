@@ -32,6 +32,11 @@ constexpr std::chrono::milliseconds kShutdownGrace{500};
 // Listeners, logs, event loops, the model's files, and the connections of some dozens of ranks.
 constexpr uint64_t kLeastDescriptors = 256;
 
+// UNAVAILABLE says why a process is of no use by its own words.
+absl::Status UsableBy(const v1::RankLoad& load) {
+  return load.failing().empty() ? absl::OkStatus() : absl::UnavailableError(load.failing());
+}
+
 PeerRole PeerRoleOf(v1::Role role) {
   switch (role) {
     case v1::ROLE_INFERENCE_RANK:
@@ -134,8 +139,9 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
   const bool computes = identity_.role() != v1::ROLE_ROUTER;
   probes.live = [this, load, computes] {
     if (!computes) return absl::OkStatus();
-    WINNOW_RETURN_IF_ERROR(Usable());
-    return liveness_.Observe(load(), Liveness::Clock::now());
+    const v1::RankLoad now = load();
+    WINNOW_RETURN_IF_ERROR(UsableBy(now));
+    return liveness_.Observe(now, Liveness::Clock::now());
   };
   admin_ = std::make_unique<AdminServiceImpl>(std::move(info), std::move(load), std::move(timelines), credentials_);
   services.push_back(Named<v1::AdminService>(admin_.get()));
@@ -149,14 +155,24 @@ absl::Status RoleProcess::Serve(std::vector<NamedService> services, const v1::Fi
 }
 
 absl::Status RoleProcess::Usable() const {
-  const std::string why = load_ ? load_().failing() : "";
-  return why.empty() ? absl::OkStatus() : absl::UnavailableError(why);
+  return load_ ? UsableBy(load_()) : absl::OkStatus();
+}
+
+bool RoleProcess::Stands() const {
+  return !standing_.empty() && std::find(standing_.begin(), standing_.end(), false) == standing_.end();
 }
 
 void RoleProcess::ShowHealth() {
-  const bool stands = !standing_.empty() && std::find(standing_.begin(), standing_.end(), false) == standing_.end();
-  const bool serving = stands && usable_ && !stopped_serving_;
-  if (std::exchange(serving_, serving) != serving && server_ != nullptr) server_->SetServing(serving);
+  if (server_ != nullptr) server_->SetServing(Stands() && usable_ && !stopped_serving_);
+}
+
+void RoleProcess::NoteUsable() {
+  const absl::Status usable = Usable();
+  const std::lock_guard lock(mutex_);
+  if (std::exchange(usable_, usable.ok()) == usable.ok()) return;
+  if (!usable.ok()) spdlog::error("of no use, and not serving: {}", std::string(usable.message()));
+  if (usable.ok()) spdlog::info("of use again");
+  ShowHealth();
 }
 
 absl::Status RoleProcess::Ready() {
@@ -259,7 +275,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
       const std::lock_guard lock(mutex_);
       standing_[i] = serving;
       ShowHealth();
-      if (std::find(standing_.begin(), standing_.end(), false) == standing_.end()) report_.Ready();
+      if (Stands()) report_.Ready();
     };
     memberships_.push_back(std::make_unique<RouterMemberships>(join_.Routers(), std::move(options)));
   }
@@ -269,8 +285,7 @@ void RoleProcess::Join(std::vector<Membership> memberships) {
 void RoleProcess::StopServing() {
   const std::lock_guard lock(mutex_);
   stopped_serving_ = true;
-  serving_ = false;
-  if (server_ != nullptr) server_->SetServing(false);
+  ShowHealth();
 }
 
 void RoleProcess::Leave() {
@@ -282,15 +297,7 @@ absl::Status RoleProcess::WaitForStop(const std::function<void()>& tick) {
   int signal_number = 0;
   while (signal_number == 0) {
     if (tick) tick();
-    {
-      const absl::Status usable = Usable();
-      const std::lock_guard lock(mutex_);
-      if (std::exchange(usable_, usable.ok()) != usable.ok()) {
-        if (!usable.ok()) spdlog::error("of no use, and not serving: {}", std::string(usable.message()));
-        if (usable.ok()) spdlog::info("of use again");
-        ShowHealth();
-      }
-    }
+    NoteUsable();
     signal_number = StopSignalWithin(std::chrono::milliseconds(100));
   }
   const std::lock_guard lock(mutex_);

@@ -97,8 +97,12 @@ class RoleProcess {
   absl::Status Ready();
   // Why the process is of no use by its own words; OK: it is not.
   absl::Status Usable() const;
+  // Whether it is registered everywhere. mutex_ held.
+  bool Stands() const;
   // Health as the memberships and Usable have it. mutex_ held.
   void ShowHealth();
+  // Says so where Usable is another than before.
+  void NoteUsable();
   // Completes a registration with the addresses at which the router reaches this process.
   absl::Status Localize(const HostPort& router, v1::RegisterRequest& registration) const;
   using RecordMaker = std::function<absl::StatusOr<RegistryRecord>(const HostPort& endpoint)>;
@@ -129,7 +133,6 @@ class RoleProcess {
   absl::Status failure_;
   std::vector<bool> standing_;  // by membership
   bool stopped_serving_ = false;
-  bool serving_ = false;
   bool usable_ = true;
 
   std::vector<std::unique_ptr<RouterMemberships>> memberships_;     // their threads use what is above

@@ -113,6 +113,10 @@ RopeTable RopeOfHeads(const ModelConfig& config, const RopeConfig& rope) {
   return table;
 }
 
+float AttentionScale(const ModelConfig& config) {
+  return config.attention_scale > 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim));
+}
+
 RopeTable ComputeRope(const RopeConfig& config, int head_dim) {
   WINNOW_CHECK(head_dim > 0 && head_dim % 2 == 0);
   switch (config.type) {

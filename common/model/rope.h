@@ -27,4 +27,7 @@ RopeTable ComputeRope(const RopeConfig& config, int head_dim);
 // attention, this is not how heads are stored; keys of latent attention carry the attention factor.
 RopeTable RopeOfHeads(const ModelConfig& config, const RopeConfig& rope);
 
+// What products of those heads are scaled with before a softmax.
+float AttentionScale(const ModelConfig& config);
+
 }  // namespace winnow

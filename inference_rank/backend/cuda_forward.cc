@@ -1,7 +1,6 @@
 #include "inference_rank/backend/cuda_forward.h"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 
 #include "common/base/check.h"
@@ -42,8 +41,7 @@ CudaForward::CudaForward(const cuda::CudaTable& table, cuda::Device* device, con
       stages_(stages),
       options_(options),
       rope_(RopeOfHeads(config, config.rope)),
-      scale_(config.attention_scale > 0 ? config.attention_scale
-                                        : 1.0f / std::sqrt(static_cast<float>(config.head_dim))) {}
+      scale_(AttentionScale(config)) {}
 
 size_t CudaForward::CarveDevice(void* region) {
   const size_t chunk = options_.max_prefill_tokens, rows = std::max<size_t>(chunk, kMaxDecodeRows);

@@ -131,8 +131,8 @@ class Engine {
   bool MayShareRows(const Sequence& sequence) const;
   // Gives it its working set, with what is resident of its rows.
   absl::Status TakeSlots(Sequence& sequence);
-  // Where it takes them, once what is idle has made room; nullopt: wherever they are free.
-  std::optional<SlotPlacement> PlaceSlots(const Sequence& sequence, const ResidentPrefixes::Lease& prefix,
+  // Where so many of them go, once what is idle has made room; nullopt: wherever they are free.
+  std::optional<SlotPlacement> PlaceSlots(uint32_t pages, const ResidentPrefixes::Lease& prefix,
                                           const SlotPlacement& spread);
   // What of its rows may be resident: nullopt: none may. `tokens` holds the key's.
   std::optional<ResidentPrefixes::Key> ResidentKey(const Sequence& sequence, std::vector<uint32_t>& tokens) const;

@@ -46,7 +46,7 @@ absl::Status Engine::TakeSlots(Sequence& sequence) {
       WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(), sequence.slot_order);
   const bool goes_in_front = spread.host_columns() == 0 && all_pages <= FreeSlotPages(SlotPlace::kFront);
   if (prefix.has_host_pages() && goes_in_front && !sequence.resumes) prefix = ResidentPrefixes::Lease();
-  const std::optional<SlotPlacement> placement = PlaceSlots(sequence, prefix, spread);
+  const std::optional<SlotPlacement> placement = PlaceSlots(all_pages, prefix, spread);
   WINNOW_ASSIGN_OR_RETURN(
       WorkingSet set, WorkingSet::Create(slots_, layout_, sequence.spec, sequence.max_positions,
                                          sequence.prompt_tokens(), sequence.slot_order, std::move(prefix), placement));
@@ -57,17 +57,15 @@ absl::Status Engine::TakeSlots(Sequence& sequence) {
 // In front where all of its own rows find room there beside what stages others, else as `spread` says, else in front
 // all the same, and else, as what is idle may lie in the wrong memory, wherever pages are: rows are then read where
 // they lie. Idle rows make room first.
-std::optional<SlotPlacement> Engine::PlaceSlots(const Sequence& sequence, const ResidentPrefixes::Lease& prefix,
+std::optional<SlotPlacement> Engine::PlaceSlots(uint32_t pages, const ResidentPrefixes::Lease& prefix,
                                                 const SlotPlacement& spread) {
   const auto lists = static_cast<uint32_t>(layout_.num_lists()), shared = prefix.num_columns();
-  const uint32_t own =
-      WorkingSet::PagesNeeded(layout_, sequence.spec, sequence.max_positions, slots_.num_parts(), sequence.slot_order) -
-      lists * shared;
+  const uint32_t own = pages - lists * shared;
+  const auto free = [&] {
+    return SlotPages{.front = FreeSlotPages(SlotPlace::kFront), .host = FreeSlotPages(SlotPlace::kHostBehindGpu)};
+  };
   const auto take = [&](const SlotPages& wanted) {
-    for (const auto& [pages, place] :
-         {std::pair(wanted.front, SlotPlace::kFront), std::pair(wanted.host, SlotPlace::kHostBehindGpu)}) {
-      if (FreeSlotPages(place) < pages) return false;
-    }
+    if (!free().Hold(wanted)) return false;
     if (!prefixes_.has_value()) return true;
     prefixes_->MakeRoom(wanted.front, SlotPlace::kFront);
     prefixes_->MakeRoom(wanted.host, SlotPlace::kHostBehindGpu);
@@ -77,9 +75,7 @@ std::optional<SlotPlacement> Engine::PlaceSlots(const Sequence& sequence, const 
   SlotPlacement in_front;
   if (prefix.has_host_pages()) in_front.staging_pages = spread.staging_pages;
   const SlotPages all_in_front{.front = own + lists * in_front.staging_pages};
-  const SlotPages free{.front = FreeSlotPages(SlotPlace::kFront), .host = FreeSlotPages(SlotPlace::kHostBehindGpu)};
-  const SlotDemand demand = DemandOf(layout_, spread, own + lists * shared);
-  if (demand.LeavesRoomToStage(free) && take(all_in_front)) return in_front;
+  if (DemandOf(layout_, spread, pages).LeavesRoomToStage(free()) && take(all_in_front)) return in_front;
   const uint32_t begin = std::max(spread.host_begin, shared), end = std::max(spread.host_end, begin);
   if (spread.host_columns() > 0 &&
       take({.front = own - lists * (end - begin) + lists * spread.staging_pages, .host = lists * (end - begin)})) {

@@ -99,7 +99,6 @@ absl::StatusOr<Response> CacheLink::Ask(grpc::Status (CacheStub::*method)(grpc::
     const std::lock_guard lock(calls_mutex_);
     if (!alive()) return absl::UnavailableError(absl::StrCat(name, ": the link to the cache rank has ended"));
     calls_.insert(&context);
-    ++num_calls_;
   }
   Response response;
   const grpc::Status status = (static_cast<CacheStub&>(*cache_stub_).*method)(&context, request, &response);
@@ -109,13 +108,17 @@ absl::StatusOr<Response> CacheLink::Ask(grpc::Status (CacheStub::*method)(grpc::
   {
     const std::lock_guard lock(calls_mutex_);
     calls_.erase(&context);
-    --num_calls_;
     ended = status.error_code() == grpc::StatusCode::CANCELLED && !alive();
   }
   if (ended) return absl::UnavailableError(absl::StrCat(name, ": the link to the cache rank has ended"));
   if (has_answer) NoteHeard();
   WINNOW_RETURN_IF_ERROR(FromCall(status, name));
   return response;
+}
+
+bool CacheLink::TakeAwaited() {
+  const std::lock_guard lock(calls_mutex_);
+  return awaited_.exchange(false, std::memory_order_relaxed) || !calls_.empty();
 }
 
 void CacheLink::MarkDead() {

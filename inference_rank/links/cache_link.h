@@ -66,7 +66,7 @@ class CacheLink {
   // Somebody cannot go on before something comes from the cache rank. To be said again while that lasts. Any thread.
   void MarkAwaited() { awaited_.store(true, std::memory_order_relaxed); }
   // Whether that was said since the last such question, or a call is under way.
-  bool TakeAwaited() { return awaited_.exchange(false, std::memory_order_relaxed) || num_calls_.load() > 0; }
+  bool TakeAwaited();
   // A frame has come, or an answer. Any thread.
   void NoteHeard() { num_heard_.fetch_add(1, std::memory_order_relaxed); }
   uint64_t num_heard() const { return num_heard_.load(std::memory_order_relaxed); }
@@ -120,7 +120,6 @@ class CacheLink {
   // Any thread.
   std::atomic<bool> alive_{true};
   std::atomic<bool> awaited_{false};
-  std::atomic<uint32_t> num_calls_{0};
   std::atomic<uint64_t> num_heard_{0};
   std::atomic<uint64_t> next_call_{1};
 };

@@ -68,10 +68,8 @@ bool HasWholePages(const SelectionSpec& spec) {
 DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
   const ModelConfig& config = weights.config();
   const RopeTable rope = RopeOfHeads(config, config.rope);
-  return {.rope = {rope.inv_freq, rope.attention_factor},
-          .attention_scale =
-              config.attention_scale > 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim)),
-          .queries = &weights};
+  return {
+      .rope = {rope.inv_freq, rope.attention_factor}, .attention_scale = AttentionScale(config), .queries = &weights};
 }
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <set>
 
 #include "common/base/check.h"
@@ -27,11 +26,7 @@ cuda::ExpertRows ExpertRowsOf(DevicePhase phase) {
 
 DeviceLayers::DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
                            const DeviceLayerOptions& options)
-    : table_(table),
-      config_(config),
-      weights_(weights),
-      options_(options),
-      scale_(config.attention_scale > 0 ? config.attention_scale : 1 / std::sqrt(static_cast<float>(config.head_dim))) {
+    : table_(table), config_(config), weights_(weights), options_(options), scale_(AttentionScale(config)) {
   WINNOW_CHECK(options.max_decode_rows >= 1 && options.max_decode_rows <= kMaxGraphRows);
 }
 

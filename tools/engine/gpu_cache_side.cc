@@ -1,7 +1,6 @@
 #include "tools/engine/gpu_cache_side.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "cache_rank/select/device/select_params.h"
 #include "common/base/check.h"
@@ -60,9 +59,9 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
       side->store_, DeviceKvStore::Create(&table, &device, shape, in_place && readable ? slots.slot_pool() : nullptr));
   WINNOW_ASSIGN_OR_RETURN(side->plan_,
                           DevicePlan::Create(&table, &device, side->store_.get(), options.spec, options.max_rows));
-  const RopeTable rope = ComputeRope(options.config.rope, options.config.head_dim);
+  const RopeTable rope = RopeOfHeads(options.config, options.config.rope);
   const DeviceSelection::Model model{.rope = {rope.inv_freq, rope.attention_factor},
-                                     .attention_scale = 1 / std::sqrt(static_cast<float>(options.config.head_dim)),
+                                     .attention_scale = AttentionScale(options.config),
                                      .queries = side->weights_.get()};
   WINNOW_ASSIGN_OR_RETURN(
       side->selection_, DeviceSelection::Create(&table, &device, side->store_.get(), side->plan_.get(), model, exchange,

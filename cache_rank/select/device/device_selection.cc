@@ -245,20 +245,19 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
                                   const cuda::InferenceInbox& peer, int max_ctas) {
-  if (stages()) {
-    table_->cache->push(stream, {.lists = plan_->lists(layer),
-                                 .blocks = store_->blocks(),
-                                 .row_pool = store_->row_pool(),
-                                 .row_bytes = layout().row_bytes(),
-                                 .targets = plan_->targets(layer),
-                                 .missing = delta(layer).missing,
-                                 .missing_indices = delta(layer).missing_indices,
-                                 .missing_counts = missing_counts(layer),
-                                 .num_lists = NumLists(bucket),
-                                 .max_budget = plan_->max_budget(),
-                                 .pushed_rows = arrays_.pushed_rows});
-  }
+  cuda::PushParams push{.lists = plan_->lists(layer),
+                        .blocks = store_->blocks(),
+                        .row_pool = store_->row_pool(),
+                        .row_bytes = layout().row_bytes(),
+                        .targets = plan_->targets(layer),
+                        .missing = delta(layer).missing,
+                        .missing_indices = delta(layer).missing_indices,
+                        .missing_counts = missing_counts(layer),
+                        .num_lists = NumLists(bucket),
+                        .max_budget = plan_->max_budget(),
+                        .pushed_rows = arrays_.pushed_rows};
   if (in_place()) {
+    if (stages()) table_->cache->push(stream, push);
     if (selects_units() && !stages()) return;  // which has told them already
     table_->page_units->tell_counts(stream, {.counts = counts(layer),
                                              .list_positions = plan_->list_positions(),
@@ -269,25 +268,15 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
   }
   if (layer == layout().num_layers - 1) EnqueueCounts(stream, bucket, peer);
   const size_t first_list = static_cast<size_t>(layer) * exchange_.lists_per_layer();
-  table_->cache->push(stream, {.lists = plan_->lists(layer),
-                               .blocks = store_->blocks(),
-                               .row_pool = store_->row_pool(),
-                               .row_bytes = layout().row_bytes(),
-                               .targets = plan_->targets(layer),
-                               .missing = delta(layer).missing,
-                               .missing_indices = delta(layer).missing_indices,
-                               .missing_counts = missing_counts(layer),
-                               .num_lists = NumLists(bucket),
-                               .max_budget = plan_->max_budget(),
-                               .pool_indices = delta(layer).pool_indices,
-                               .counts = counts(layer),
-                               .peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget,
-                               .peer_counts = &peer.lists[first_list].selected_count,
-                               .peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t),
-                               .pushed_rows = arrays_.pushed_rows,
-                               .raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()},
-                               .done_ctas = arrays_.done_ctas,
-                               .max_ctas = max_ctas});
+  push.pool_indices = delta(layer).pool_indices;
+  push.counts = counts(layer);
+  push.peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget;
+  push.peer_counts = &peer.lists[first_list].selected_count;
+  push.peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+  push.raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()};
+  push.done_ctas = arrays_.done_ctas;
+  push.max_ctas = max_ctas;
+  table_->cache->push(stream, push);
 }
 
 // Before the last push, whose flag tells the peer that they are there.

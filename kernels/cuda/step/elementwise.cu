@@ -44,6 +44,16 @@ void Embed(Stream stream, const EmbedParams& params) {
   LaunchDependent(EmbedKernel, EightsShape(params.num_rows, params.hidden_size), stream, params);
 }
 
+// The sum over a block of whole warps, the same bits in every thread. Called once in a kernel.
+__device__ float BlockSum(float value) {
+  __shared__ float warp_sums[kWarp];
+  value = WarpSum(value);
+  if (threadIdx.x % kWarp == 0) warp_sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  const int lane = threadIdx.x % kWarp;
+  return WarpSum(lane < blockDim.x / kWarp ? warp_sums[lane] : 0.0f);
+}
+
 // One CTA per row, which stays in its registers: kVectors float4 per thread. The weights are on their way before the
 // kernel waits for its input.
 constexpr int kNormThreads = 1024;
@@ -81,12 +91,7 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
   for (int i = 0; i < kVectors; ++i) {
     sum += x[i].x * x[i].x + x[i].y * x[i].y + (x[i].z * x[i].z + x[i].w * x[i].w);
   }
-  __shared__ float warp_sums[kWarp];
-  sum = WarpSum(sum);
-  if (threadIdx.x % kWarp == 0) warp_sums[threadIdx.x / kWarp] = sum;
-  __syncthreads();
-  const int lane = threadIdx.x % kWarp;
-  sum = WarpSum(lane < blockDim.x / kWarp ? warp_sums[lane] : 0.0f);
+  sum = BlockSum(sum);
   const float inverse = p.weight == nullptr ? 1 : 1 / sqrtf(sum / static_cast<float>(p.hidden_size) + p.epsilon);
   uint2* out = static_cast<uint2*>(p.out) + static_cast<size_t>(blockIdx.x) * width;
 #pragma unroll
@@ -124,12 +129,7 @@ __global__ void __launch_bounds__(kNormThreads) NormRowsKernel(NormRowsParams p)
     const float4 v = x[at];
     sum += v.x * v.x + v.y * v.y + (v.z * v.z + v.w * v.w);
   }
-  __shared__ float warp_sums[kWarp];
-  sum = WarpSum(sum);
-  if (threadIdx.x % kWarp == 0) warp_sums[threadIdx.x / kWarp] = sum;
-  __syncthreads();
-  const int lane = threadIdx.x % kWarp;
-  sum = WarpSum(lane < blockDim.x / kWarp ? warp_sums[lane] : 0.0f);
+  sum = BlockSum(sum);
   const float inverse = 1 / sqrtf(sum / static_cast<float>(p.width) + p.epsilon);
   for (int at = threadIdx.x; at < width; at += blockDim.x) {
     const float4 v = x[at], w = reinterpret_cast<const float4*>(p.weight)[at];
