@@ -23,8 +23,8 @@ constexpr const char* kSelection = "--selection=winnow,budget=128,recent=32";
 
 struct InPlace {
   static Cluster::Options Options() {
-    return {.flags = {"--device=cuda:0", "--selection=winnow,budget=1024,recent=32", "--select-in-place=on", "--max-context=2048",
-                      "--max-running=10", "--prefix-cache=false"},
+    return {.flags = {"--device=cuda:0", "--selection=winnow,budget=1024,recent=32", "--select-in-place=on",
+                      "--max-context=2048", "--max-running=10", "--prefix-cache=false"},
             .environment = HostGpus()};
   }
 };

@@ -6,6 +6,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "cache_rank/select/device/colocated_selection.h"
 #include "cache_rank/select/device/device_plan.h"
 #include "cache_rank/select/device/device_selection.h"
 #include "cache_rank/store/device/device_kv_store.h"
@@ -17,7 +18,6 @@
 #include "model/device/tensor_parallel.h"
 #include "model/weights/device_weights.h"
 #include "tools/bench/gpu/sections.h"
-#include "cache_rank/select/device/colocated_selection.h"
 
 ABSL_FLAG(std::string, demo_model, "deploy/models/demo", "folder of the demo model, for the section engine");
 ABSL_FLAG(std::string, demo_golden, "tests/testdata/demo.golden.json", "its golden data");
