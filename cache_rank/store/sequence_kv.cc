@@ -10,6 +10,16 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
+// A part of rows that lie apart: each of them is a wait for memory, so that threads pay sooner than for neighbours.
+constexpr uint32_t kScatteredRows = 32;
+
+// body(index) for each index below `count`, by the threads of `team`.
+template <typename Body>
+void RunOn(const KernelTable& kernels, Executor& team, size_t count, const Body& body) {
+  kernels.parallel_for(
+      team, static_cast<int>(count), [](void* context, int index, int) { (*static_cast<const Body*>(context))(index); },
+      const_cast<void*>(static_cast<const void*>(&body)));
+}
 
 }  // namespace
 
@@ -382,33 +392,38 @@ void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::b
   }
   // Small parts, as threads come when they wake up.
   const uint32_t parts = (count + kManyRows - 1) / kManyRows;
-  const auto copy = [&](uint32_t index) {
+  RunOn(*kernels_, *team, layout_.num_kv_heads * parts, [&](uint32_t index) {
     const uint32_t head = index / parts, at = index % parts * kManyRows;
     CopyRows(layer, static_cast<int>(head), first + at, std::min(kManyRows, count - at),
              out + (size_t{head} * count + at) * row_bytes);
-  };
-  kernels_->parallel_for(
-      *team, static_cast<int>(layout_.num_kv_heads * parts),
-      [](void* context, int index, int) {
-        (*static_cast<const decltype(copy)*>(context))(static_cast<uint32_t>(index));
-      },
-      const_cast<void*>(static_cast<const void*>(&copy)));
+  });
 }
 
-void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const {
+void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
+                            Executor* team) const {
   if (positions.empty()) return;
   const BlockList& blocks = list(layer, head).rows;
+  const size_t row_bytes = layout_.row_bytes();
   if (RowTiers* const tiers = pool_->tiers()) {
     Settle(layer, positions.back() + 1);
     loaded_rows_ += tiers->Gather(blocks, rows_[layer] / kBlockTokens, positions, out);
-  } else {
-    kernels_->gather_rows({.blocks = blocks.rows(),
-                           .positions = positions.data(),
-                           .num_rows = static_cast<uint32_t>(positions.size()),
-                           .row_bytes = layout_.row_bytes(),
-                           .out = out});
+    return CheckGathered(layer, head, positions, out);
   }
-  CheckGathered(layer, head, positions, out);
+  const auto gather = [&](size_t first, size_t count) {
+    const std::span<const uint32_t> part = positions.subspan(first, count);
+    kernels_->gather_rows({.blocks = blocks.rows(),
+                           .positions = part.data(),
+                           .num_rows = static_cast<uint32_t>(part.size()),
+                           .row_bytes = row_bytes,
+                           .out = out + first * row_bytes});
+    CheckGathered(layer, head, part, out + first * row_bytes);
+  };
+  if (team == nullptr || positions.size() < kManyRows) return gather(0, positions.size());
+  const size_t parts = (positions.size() + kScatteredRows - 1) / kScatteredRows;
+  RunOn(*kernels_, *team, parts, [&](size_t index) {
+    const size_t first = index * kScatteredRows;
+    gather(first, std::min<size_t>(kScatteredRows, positions.size() - first));
+  });
 }
 
 size_t SequenceKv::index_bytes() const {

@@ -85,8 +85,10 @@ class SequenceKv {
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
   // Of all kv heads of a layer, [num_kv_heads][count] rows, by the threads of `team`, where there is one and one tier.
   void CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const;
-  // The same for rows at these positions, ascending, which are there: those that selections want.
-  void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
+  // Copies the rows at these positions, ascending, which are there: those that selections want. By the threads of
+  // `team`, where there is one and one tier.
+  void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
+                  Executor* team = nullptr) const;
   // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
   void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
   // The same of its rows below `end`; false when some of them are not there, or were given back.

@@ -76,7 +76,7 @@ size_t DeltaPartEnd(size_t offset, const DeltaPart& part) {
   return RowsOffset(offset, selected, members, part.rows, part.tells_positions, local) + part.RowBytes();
 }
 
-void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
+void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset, Executor* team) {
   const HeadDelta& delta = *part.delta;
   const size_t members = part.begins ? delta.members.size() : 0;
   const wire::DeltaEntry entry{
@@ -101,7 +101,7 @@ void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
   if (part.rows == 0) return;
   Pad(wire::kRowAlignment, payload, offset);
   const std::span<const uint32_t> positions(delta.streamed_positions);
-  part.kv->GatherRows(part.layer, part.kv_head, positions.subspan(part.first, part.rows), payload + *offset);
+  part.kv->GatherRows(part.layer, part.kv_head, positions.subspan(part.first, part.rows), payload + *offset, team);
   *offset += part.RowBytes();
 }
 
@@ -141,9 +141,9 @@ bool DeltaFrame::has_damage() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const DeltaPart& part) { return part.kv->is_damaged(); });
 }
 
-void DeltaFrame::Write(std::byte* payload) const {
+void DeltaFrame::Write(std::byte* payload, Executor* team) const {
   size_t offset = 0;
-  for (const DeltaPart& part : parts_) WriteDeltaPart(part, payload, &offset);
+  for (const DeltaPart& part : parts_) WriteDeltaPart(part, payload, &offset, team);
   WINNOW_CHECK(offset == bytes_);
 }
 

@@ -39,8 +39,9 @@ struct DeltaPart {
 
 // Where an entry ends that begins at `offset` or at the next place that is aligned for it.
 size_t DeltaPartEnd(size_t offset, const DeltaPart& part);
-// Writes the entry there and gathers its rows behind it; moves `offset` to its end.
-void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset);
+// Writes the entry there and gathers its rows behind it, by the threads of `team`, which may be null; moves `offset` to
+// its end.
+void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset, Executor* team);
 
 // The entries of one frame. It is filled to `frame_bytes`: small frames let the peer commit while later ones travel.
 // An entry whose arrays alone are larger is a frame of its own, with one row.
@@ -58,8 +59,8 @@ class DeltaFrame {
   uint64_t rows() const;
   // Of a sequence whose rows go with it.
   bool has_damage() const;
-  // `payload` has room for bytes().
-  void Write(std::byte* payload) const;
+  // `payload` has room for bytes(). `team`: as WriteDeltaPart.
+  void Write(std::byte* payload, Executor* team) const;
 
  private:
   const size_t frame_bytes_;

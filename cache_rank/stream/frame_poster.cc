@@ -91,7 +91,7 @@ FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
   header.plan = front.plan;
   header.layer_first = front.layer;
   header.row_count = static_cast<uint32_t>(parts.size());
-  delta_frame_.Write(buffer->payload().data());
+  delta_frame_.Write(buffer->payload().data(), team_);
   if (delta_frame_.has_damage()) return Outcome::kPosted;  // not at all: the next frame leaves that sequence out
   const absl::Status posted = link.channel->Post(header, *std::move(buffer));
   if (!posted.ok()) {
@@ -138,7 +138,7 @@ uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequenc
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
   size_t offset = 0;
-  WriteDeltaPart(part, buffer->payload().data(), &offset);
+  WriteDeltaPart(part, buffer->payload().data(), &offset, team_);
   if (sequence.kv.is_damaged()) return 0;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;

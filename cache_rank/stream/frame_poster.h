@@ -17,7 +17,7 @@ namespace winnow {
 class FramePoster {
  public:
   // Frames are filled to `frame_bytes`, those of prefixes and refills, for which nobody waits row by row, to kBulkSize
-  // times as much, by the threads of `team`, which may be null.
+  // times as much. The threads of `team`, which may be null, copy the rows.
   FramePoster(size_t frame_bytes, const KvLayout& layout, Executor* team, const SequenceStore* store, Outbox* outbox,
               CacheRankMetrics* metrics)
       : frame_bytes_(frame_bytes),

@@ -100,7 +100,9 @@ class DamageTest : public testing::Test {
         return kv.CopyLayerRows(row.layer, 0, kRows, out.data(), executor_.get());
       case 3:
         return kv.GatherRows(row.layer, row.kv_head, positions, out.data());
-      case 4: {
+      case 4:
+        return kv.GatherRows(row.layer, row.kv_head, positions, out.data(), executor_.get());
+      case 5: {
         const bool sound = kv.CheckRows(row.layer, row.kv_head, 0, kRows);
         EXPECT_EQ(sound, !kv.is_damaged());
         return;
@@ -111,7 +113,7 @@ class DamageTest : public testing::Test {
       }
     }
   }
-  static constexpr int kWays = 6;
+  static constexpr int kWays = 7;
 
   void ExpectSound(const SequenceKv& kv) {
     for (int layer = 0; layer < layout_.num_layers; ++layer) {

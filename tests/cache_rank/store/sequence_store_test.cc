@@ -110,6 +110,28 @@ TEST_F(SequenceStoreTest, ATeamCopiesALayersRowsHeadByHead) {
   }
 }
 
+TEST_F(SequenceStoreTest, ATeamGathersScatteredRowsInTheirOrder) {
+  const std::unique_ptr<Executor> team = kernels_->new_executor(3);
+  CachedSequence* sequence = Open(1, 600).value();
+  constexpr uint32_t kRows = 500;
+  const std::vector<float> rows = Rows(7, 1, 0, kRows);
+  ASSERT_TRUE(sequence->kv.Append(1, 0, kRows, reinterpret_cast<const std::byte*>(rows.data())).ok());
+  const size_t row_floats = shape_.layout.row_bytes() / sizeof(float);
+  for (const uint32_t stride : {1u, 3u, 7u, 499u}) {
+    std::vector<uint32_t> positions;
+    for (uint32_t p = stride % 5; p < kRows; p += stride) positions.push_back(p);
+    for (int head = 0; head < shape_.layout.num_kv_heads; ++head) {
+      std::vector<float> gathered(positions.size() * row_floats, -1), expected;
+      for (const uint32_t p : positions) {
+        const auto row = rows.begin() + (size_t{kRows} * head + p) * row_floats;
+        expected.insert(expected.end(), row, row + row_floats);
+      }
+      sequence->kv.GatherRows(1, head, positions, reinterpret_cast<std::byte*>(gathered.data()), team.get());
+      EXPECT_EQ(gathered, expected) << "head " << head << ", every " << stride;
+    }
+  }
+}
+
 TEST_F(SequenceStoreTest, ATeamIndexesPagesAndQuantisedKeysAlike) {
   for (const IndexLayout& index : {IndexLayout{.page_tokens = 16, .scores_keys = true},
                                    IndexLayout{.page_tokens = 64, .cuboid = true, .key_dtype = Dtype::kI8}}) {

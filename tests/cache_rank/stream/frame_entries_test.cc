@@ -50,7 +50,7 @@ class DeltaFrameTest : public testing::Test {
                              .first = done,
                              .tells_positions = tells_positions}));
       std::vector<std::byte> payload(frame.bytes(), std::byte{0xa5});
-      frame.Write(payload.data());
+      frame.Write(payload.data(), nullptr);
       largest_ = std::max(largest_, payload.size());
       size_t offset = 0;
       const auto& entry = entries.emplace_back(ReadAt<wire::DeltaEntry>(payload, &offset));
