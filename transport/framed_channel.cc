@@ -166,9 +166,9 @@ absl::Status FramedChannel::SealBy(const LinkProtection& protection, FrameSeal::
 void FramedChannel::Seal(Block& block) {
   FinishHeader(block.header);
   if (seal_ != nullptr) {
-    seal_->Seal(block.header, block.bytes());
+    seal_->Seal(block.header, block.bytes(), transport_.checksum());
   } else {
-    SealFrame(block.header, block.bytes());
+    SealFrame(block.header, block.bytes(), transport_.checksum());
   }
 }
 
@@ -220,7 +220,9 @@ absl::Status FramedChannel::Check(Block& block) {
     return absl::DataLossError(
         absl::StrCat(credit ? "credit " : "frame ", header.frame_number, " arrived where ", due, " was due"));
   }
-  return seal_ != nullptr ? seal_->Open(header, block.bytes()) : CheckFramePayload(header, block.bytes());
+  const PayloadChecksum& checksum = transport_.checksum();
+  return seal_ != nullptr ? seal_->Open(header, block.bytes(), checksum)
+                          : CheckFramePayload(header, block.bytes(), checksum);
 }
 
 std::optional<ReceivedFrame> FramedChannel::NextFrame() {

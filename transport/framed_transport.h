@@ -6,6 +6,7 @@
 #include "transport/framed_channel.h"
 #include "transport/link_faults.h"
 #include "transport/transport.h"
+#include "transport/wire/payload_checksum.h"
 
 namespace winnow {
 
@@ -19,12 +20,14 @@ class FramedTransport : public Transport {
   void SetHandler(FrameHandler handler) override { handler_ = std::move(handler); }
   TransportCounters counters() const override { return counters_; }
   DataPlaneMode data_plane_mode() const override { return options_.data_plane_mode; }
+  void UseThreads(ParallelFor threads) override { checksum_ = PayloadChecksum(std::move(threads)); }
 
   // For channels.
   void Add(FramedChannel& channel);
   void Remove(FramedChannel& channel);
   const TransportOptions& options() const { return options_; }
   const LinkFaults& faults() const { return faults_; }
+  const PayloadChecksum& checksum() const { return checksum_; }
   TransportCounters& mutable_counters() { return counters_; }
   // A frame is not delivered: a stray one was dropped, another one fails its channel.
   void NoteRefused(bool stray, const absl::Status& why);
@@ -47,6 +50,7 @@ class FramedTransport : public Transport {
   const TransportOptions options_;
   const LinkFaults faults_;
   FrameHandler handler_;
+  PayloadChecksum checksum_;
   TransportCounters counters_;
   std::vector<FramedChannel*> channels_;
   std::unordered_map<uint32_t, FramedChannel*> by_id_;

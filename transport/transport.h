@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/base/parallel_for.h"
 #include "common/base/status.h"
 #include "transport/payload_path.h"
 #include "transport/seal/protection.h"
@@ -173,6 +174,9 @@ class Transport {
   virtual ~Transport() = default;
   virtual TransportCapabilities capabilities() const = 0;
   virtual void SetHandler(FrameHandler handler) = 0;
+  // Threads of whoever uses the transport, by which checksums of long payloads are worked out from now on. They are
+  // there for as long as it makes progress or posts.
+  virtual void UseThreads(ParallelFor) {}
   // A channel that is not connected yet. It must be destroyed before its transport.
   virtual absl::StatusOr<std::unique_ptr<Channel>> NewChannel() = 0;
 

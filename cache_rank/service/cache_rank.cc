@@ -8,6 +8,7 @@
 #include "cache_rank/service/transport_service.h"
 #include "common/base/check.h"
 #include "common/rpc/channel.h"
+#include "kernels/parallel_for.h"
 
 namespace winnow {
 namespace {
@@ -31,6 +32,7 @@ CacheRank::CacheRank(const Options& options, const KernelTable* kernels, std::un
       replicator_(ReplicatorOptions(options, &queue_), &metrics_),
       intake_(executor_.get(), &metrics_),
       spans_(std::make_unique<StoredSpans>(options.spans, options.data_plane.tiers.fast.memory_bytes > 0)) {
+  transport_->UseThreads(ParallelForOn(*kernels, *executor_));
   services_.push_back(std::make_unique<CacheServiceImpl>(this));
   services_.push_back(std::make_unique<TransportServiceImpl>(this));
   auto replication = std::make_unique<ReplicationServiceImpl>(this);

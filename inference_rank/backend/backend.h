@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/parallel_for.h"
 #include "common/base/status.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
@@ -46,6 +47,8 @@ class Backend {
   // compute.
   virtual std::string kernel_set() const { return {}; }
   virtual int num_threads() const { return 0; }
+  // Those threads, for the engine's thread to use while nothing is computed; empty: there are none.
+  virtual ParallelFor threads() { return {}; }
   // One line for the log: what computes.
   virtual std::string description() const = 0;
   // Of the checkpoint, to be logged once.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "inference_rank/backend/cpu_memory.h"
-#include "kernels/kernel_table.h"
+#include "kernels/parallel_for.h"
 #include "model/transformer.h"
 #include "model/weights/weights.h"
 
@@ -49,6 +49,7 @@ class CpuBackend final : public Backend {
   std::string numerics() const override { return numerics_; }
   std::string kernel_set() const override { return std::string(kernels_->name); }
   int num_threads() const override { return kernels_->num_workers(*executor_); }
+  ParallelFor threads() override { return ParallelForOn(*kernels_, *executor_); }
   std::string description() const override { return absl::StrCat("CPU, ", AbslSv(kernels_->name), " kernels"); }
   std::vector<std::string> warnings() const override { return weights_->warnings(); }
 

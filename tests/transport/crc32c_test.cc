@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "transport/wire/crc32c_rows.h"
+#include "transport/wire/payload_checksum.h"
+#include "transport/wire/wire.h"
 
 namespace winnow {
 namespace {
@@ -79,6 +81,21 @@ TEST(Crc32cRowsTest, EachRowHasTheChecksumOfItsBytes) {
       }
     }
   }
+}
+
+TEST(PayloadChecksumTest, IsTheSameWhoeverWorksOutItsPartsInWhateverOrder) {
+  size_t parts_run = 0;
+  const PayloadChecksum by_threads([&](size_t count, absl::FunctionRef<void(size_t)> body) {
+    for (size_t i = count; i > 0; --i) body(i - 1);
+    parts_run += count;
+  });
+  for (const size_t size : std::vector<size_t>{0, 1, 65535, 65536, 65537, 100'000, 262'144, wire::kMaxPayloadBytes - 1,
+                                               wire::kMaxPayloadBytes}) {
+    const std::vector<std::byte> payload = RandomBytes(size);
+    EXPECT_EQ(by_threads.Of(payload), Crc32c(payload)) << size;
+    EXPECT_EQ(PayloadChecksum().Of(payload), Crc32c(payload)) << size;
+  }
+  EXPECT_GT(parts_run, 0u);
 }
 
 }  // namespace

@@ -63,11 +63,11 @@ absl::StatusOr<std::unique_ptr<FrameSeal>> FrameSeal::Create(const LinkProtectio
   return std::unique_ptr<FrameSeal>(new FrameSeal(protection.level, end, std::move(sealing), std::move(opening)));
 }
 
-void FrameSeal::Seal(wire::FrameHeader& header, std::span<std::byte> payload) {
+void FrameSeal::Seal(wire::FrameHeader& header, std::span<std::byte> payload, const PayloadChecksum& checksum) {
   header.magic = wire::kMagic;
   header.version = wire::kVersion;
   header.payload_bytes = payload.size();
-  header.payload_crc32c = level_ == Protection::kHeaders ? Crc32c(payload) : 0;
+  header.payload_crc32c = level_ == Protection::kHeaders ? checksum.Of(payload) : 0;
   header = Unsealed(header);
   const Nonce nonce = NonceOf(end_, header);
   EVP_CIPHER_CTX* const context = sealing_.get();
@@ -80,8 +80,9 @@ void FrameSeal::Seal(wire::FrameHeader& header, std::span<std::byte> payload) {
   SealHeader(header);
 }
 
-absl::Status FrameSeal::Open(const wire::FrameHeader& header, std::span<std::byte> payload) {
-  if (level_ == Protection::kHeaders) WINNOW_RETURN_IF_ERROR(CheckFramePayload(header, payload));
+absl::Status FrameSeal::Open(const wire::FrameHeader& header, std::span<std::byte> payload,
+                             const PayloadChecksum& checksum) {
+  if (level_ == Protection::kHeaders) WINNOW_RETURN_IF_ERROR(CheckFramePayload(header, payload, checksum));
   if (payload.size() != header.payload_bytes) {
     return absl::DataLossError(
         absl::StrCat("frame carries ", payload.size(), " payload bytes, its header names ", header.payload_bytes));

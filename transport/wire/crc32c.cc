@@ -7,6 +7,8 @@
 #include <immintrin.h>
 #endif
 
+#include "transport/wire/crc32c_shift.h"
+
 namespace winnow {
 namespace {
 
@@ -36,40 +38,12 @@ uint64_t Load64(const std::byte* p) {
 #if defined(__x86_64__)
 
 // The instruction has a latency of three cycles and a throughput of one, so three independent streams keep it busy. The
-// streams are joined by advancing a register over the zero bytes that stand for the next stream: a linear map, kept as
-// four byte tables.
+// streams are joined by advancing a register over the zero bytes that stand for the next stream.
 constexpr size_t kLongStream = 4096;
 constexpr size_t kShortStream = 256;
 
-class ZeroShift {
- public:
-  explicit ZeroShift(size_t zero_bytes) {
-    std::array<uint32_t, 32> images{};  // of each bit of the register
-    for (size_t bit = 0; bit < 32; ++bit) {
-      uint32_t value = uint32_t{1} << bit;
-      for (size_t i = 0; i < zero_bytes; ++i) value = (value >> 8) ^ kByteTables[0][value & 0xff];
-      images[bit] = value;
-    }
-    for (size_t k = 0; k < 4; ++k) {
-      for (uint32_t b = 0; b < 256; ++b) {
-        uint32_t value = 0;
-        for (size_t bit = 0; bit < 8; ++bit) {
-          if ((b >> bit & 1) != 0) value ^= images[8 * k + bit];
-        }
-        tables_[k][b] = value;
-      }
-    }
-  }
-  uint32_t operator()(uint32_t crc) const {
-    return tables_[0][crc & 0xff] ^ tables_[1][crc >> 8 & 0xff] ^ tables_[2][crc >> 16 & 0xff] ^ tables_[3][crc >> 24];
-  }
-
- private:
-  std::array<std::array<uint32_t, 256>, 4> tables_;
-};
-
-__attribute__((target("sse4.2"))) uint32_t ThreeStreams(const std::byte* p, size_t stream_bytes, const ZeroShift& shift,
-                                                        uint32_t crc) {
+__attribute__((target("sse4.2"))) uint32_t ThreeStreams(const std::byte* p, size_t stream_bytes,
+                                                        const Crc32cShift& shift, uint32_t crc) {
   uint64_t a = crc, b = 0, c = 0;
   for (const std::byte* end = p + stream_bytes; p < end; p += 8) {
     a = _mm_crc32_u64(a, Load64(p));
@@ -81,8 +55,8 @@ __attribute__((target("sse4.2"))) uint32_t ThreeStreams(const std::byte* p, size
 
 __attribute__((target("sse4.2"))) uint32_t HardwareRegister(const std::byte* p, size_t n, uint32_t crc) {
   if (n >= 3 * kShortStream) {
-    static const ZeroShift long_shift(kLongStream);
-    static const ZeroShift short_shift(kShortStream);
+    static const Crc32cShift long_shift(kLongStream);
+    static const Crc32cShift short_shift(kShortStream);
     for (; n >= 3 * kLongStream; p += 3 * kLongStream, n -= 3 * kLongStream) {
       crc = ThreeStreams(p, kLongStream, long_shift, crc);
     }

@@ -40,11 +40,11 @@ bool IsKnownFrameType(wire::FrameType type) {
   return false;
 }
 
-void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload) {
+void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload, const PayloadChecksum& checksum) {
   header.magic = wire::kMagic;
   header.version = wire::kVersion;
   header.payload_bytes = payload.size();
-  header.payload_crc32c = Crc32c(payload);
+  header.payload_crc32c = checksum.Of(payload);
   header.tag = {};
   SealHeader(header);
 }
@@ -81,12 +81,13 @@ absl::Status CheckFrameHeader(const wire::FrameHeader& header) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFramePayload(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+absl::Status CheckFramePayload(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                               const PayloadChecksum& checksum) {
   if (payload.size() != header.payload_bytes) {
     return absl::DataLossError(
         absl::StrCat("frame carries ", payload.size(), " payload bytes, its header names ", header.payload_bytes));
   }
-  if (Crc32c(payload) != header.payload_crc32c) return absl::DataLossError("frame payload fails its checksum");
+  if (checksum.Of(payload) != header.payload_crc32c) return absl::DataLossError("frame payload fails its checksum");
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "common/base/status.h"
+#include "transport/wire/payload_checksum.h"
 #include "transport/wire/wire.h"
 
 // What makes bytes a frame: every implementation seals and checks frames here and nowhere else.
@@ -13,7 +14,7 @@ bool IsKnownFrameType(wire::FrameType type);
 
 // Fills in magic, version, payload_bytes, both checksums and the tag of links without a key; everything else must be
 // set.
-void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload);
+void SealFrame(wire::FrameHeader& header, std::span<const std::byte> payload, const PayloadChecksum& checksum = {});
 // Fills in the header's checksum alone, when all else is set.
 void SealHeader(wire::FrameHeader& header);
 
@@ -23,6 +24,7 @@ absl::StatusOr<wire::FrameHeader> ParseFrameHeader(std::span<const std::byte> by
 absl::Status CheckFrameHeader(const wire::FrameHeader& header);
 
 // DATA_LOSS unless `payload` has the size and checksum that the (checked) header names.
-absl::Status CheckFramePayload(const wire::FrameHeader& header, std::span<const std::byte> payload);
+absl::Status CheckFramePayload(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                               const PayloadChecksum& checksum = {});
 
 }  // namespace winnow
