@@ -40,9 +40,35 @@ uint8_t* DeviceRowMover::MarksOf(const void* address) {
 
 void DeviceRowMover::Write(void* to, const void* host_row) {
   MakeRoom();
-  std::byte* const staged = rows_ + num_moves_ % max_moves_ * row_bytes_;
+  std::byte* const staged = Staged(num_moves_);
   std::memcpy(staged, host_row, row_bytes_);
   Add(to, staged);
+}
+
+// All rows are staged before the first is noted, because noting may launch what was noted before.
+void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
+                               const ParallelFor& threads) {
+  constexpr size_t kPartRows = 32;
+  const auto* from = static_cast<const std::byte*>(host_rows);
+  while (!slots.empty()) {
+    MakeRoom();
+    const size_t count = std::min<size_t>(slots.size(), num_done_ + max_moves_ - num_moves_);
+    const auto stage = [&](size_t part) {
+      const size_t end = std::min(count, (part + 1) * kPartRows);
+      for (size_t i = part * kPartRows; i < end; ++i) {
+        std::memcpy(Staged(num_moves_ + i), from + i * row_bytes_, row_bytes_);
+      }
+    };
+    const size_t parts = (count + kPartRows - 1) / kPartRows;
+    if (threads != nullptr && parts > 1) {
+      threads(parts, stage);
+    } else {
+      for (size_t part = 0; part < parts; ++part) stage(part);
+    }
+    for (const uint32_t slot : slots.first(count)) AddStaged(slot - first_slot);
+    slots = slots.subspan(count);
+    from += count * row_bytes_;
+  }
 }
 
 void DeviceRowMover::Copy(void* to, const void* device_row) {
@@ -100,13 +126,17 @@ void DeviceRowMover::Add(void* to, const void* from) {
   uint8_t* const target = MarksOf(to);
   WINNOW_CHECK(target != nullptr);
   if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
-  const auto mark = [&](uint8_t* marks, Mark bit) {
-    if (*marks == 0) touched_.push_back(marks);
-    *marks |= bit;
-  };
-  mark(target, kWritten);
-  if (source != nullptr) mark(source, kRead);
+  SetMark(target, kWritten);
+  if (source != nullptr) SetMark(source, kRead);
   moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
+}
+
+void DeviceRowMover::AddStaged(size_t slot) {
+  WINNOW_CHECK(slot < marks_.size());
+  if (marks_[slot] != 0) Flush();
+  SetMark(&marks_[slot], kWritten);
+  moves_[num_moves_ % max_moves_] = {.from = Staged(num_moves_), .to = slots_ + slot * row_bytes_};
+  ++num_moves_;
 }
 
 void DeviceRowMover::MakeRoom() {

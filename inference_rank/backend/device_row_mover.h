@@ -31,6 +31,8 @@ class DeviceRowMover final : public RowMover {
                                                                 const Options& options);
 
   void Write(void* to, const void* host_row) override;
+  void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
+                 const ParallelFor& threads) override;
   void Copy(void* to, const void* device_row) override;
   void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) override;
   void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) override;
@@ -50,7 +52,14 @@ class DeviceRowMover final : public RowMover {
   DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
                  size_t row_bytes);
   void Add(void* to, const void* from);
+  // Adds a move of a row that is no slot's.
+  void AddStaged(size_t slot);
+  void SetMark(uint8_t* marks, Mark bit) {
+    if (*marks == 0) touched_.push_back(marks);
+    *marks |= bit;
+  }
   void MakeRoom();
+  std::byte* Staged(uint64_t move) const { return rows_ + move % max_moves_ * row_bytes_; }
   void Launch(uint64_t end, size_t bytes_each);
   // The marks of the slot at that address; null for memory that is no slot.
   uint8_t* MarksOf(const void* address);

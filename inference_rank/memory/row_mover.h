@@ -1,7 +1,10 @@
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
+
+#include "common/base/parallel_for.h"
 
 namespace winnow {
 
@@ -29,6 +32,10 @@ class RowMover {
   virtual ~RowMover() = default;
   // To a slot. `host_row` may be reused at once.
   virtual void Write(void* to, const void* host_row) = 0;
+  // The same for rows that lie one behind the other, copied by `threads`, which may be empty. Slots are numbered from
+  // `first_slot` on.
+  virtual void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
+                         const ParallelFor& threads) = 0;
   virtual void Copy(void* to, const void* device_row) = 0;
   // Blocks of `block_bytes`, a multiple of 16, of slots to memory that is no slot.
   virtual void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) = 0;

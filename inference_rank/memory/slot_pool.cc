@@ -54,6 +54,7 @@ SlotPool& SlotPool::operator=(SlotPool&& other) noexcept {
   std::swap(num_pages_, other.num_pages_);
   std::swap(front_pages_, other.front_pages_);
   std::swap(free_, other.free_);
+  std::swap(threads_, other.threads_);
   return *this;
 }
 
@@ -61,6 +62,24 @@ SlotPool::~SlotPool() {
   if (parts_.empty()) return;
   WINNOW_CHECK(free_pages() == num_pages_);  // every page came back
   if (mapped_bytes_ > 0) munmap(parts_[0].rows, mapped_bytes_);
+}
+
+void SlotPool::WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows) {
+  if (slots.empty()) return;
+  const int part = PartOf(slots[0]);
+  if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
+    return mover->WriteRows(slots, first_slot(part), host_rows, threads_);
+  }
+  constexpr size_t kPartRows = 32;
+  const auto write = [&](size_t index) {
+    const size_t end = std::min(slots.size(), (index + 1) * kPartRows);
+    for (size_t i = index * kPartRows; i < end; ++i) {
+      std::memcpy(RowIn(part, slots[i]), host_rows + i * row_bytes_, row_bytes_);
+    }
+  };
+  const size_t count = (slots.size() + kPartRows - 1) / kPartRows;
+  if (threads_ != nullptr && count > 1) return threads_(count, write);
+  for (size_t i = 0; i < count; ++i) write(i);
 }
 
 absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {

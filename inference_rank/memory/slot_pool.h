@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "common/base/kv_layout.h"
+#include "common/base/parallel_for.h"
 #include "common/base/status.h"
 #include "inference_rank/memory/row_mover.h"
 
@@ -67,6 +68,10 @@ class SlotPool {
       std::memcpy(RowIn(part, slot), host_row, row_bytes_);
     }
   }
+  // Write for rows that lie one behind the other, to slots of one part.
+  void WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows);
+  // Threads of the engine that many rows are copied by.
+  void UseThreads(ParallelFor threads) { threads_ = std::move(threads); }
   void Copy(uint32_t slot, const void* resident_row) {
     const int part = PartOf(slot);
     if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
@@ -126,6 +131,7 @@ class SlotPool {
   uint32_t num_pages_ = 0;
   uint32_t front_pages_ = 0;
   std::array<std::vector<uint32_t>, 2> free_;  // [SlotPlace]
+  ParallelFor threads_;                        // may be empty
 };
 
 }  // namespace winnow

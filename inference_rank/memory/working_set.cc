@@ -346,14 +346,15 @@ absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, 
 absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices,
                                         const std::byte* rows) {
   const size_t list = List(layer, kv_head);
-  const size_t row_bytes = layout_.row_bytes();
-  for (size_t i = 0; i < pool_indices.size(); ++i) {
-    if (pool_indices[i] >= pool_slots_[list]) {
+  streamed_slots_.clear();
+  for (const uint32_t pool_index : pool_indices) {
+    if (pool_index >= pool_slots_[list]) {
       return absl::InvalidArgumentError(
-          absl::StrCat("pool index ", pool_indices[i], " is outside the grant of ", pool_slots_[list]));
+          absl::StrCat("pool index ", pool_index, " is outside the grant of ", pool_slots_[list]));
     }
-    slots_->Write(PoolSlot(list, pool_indices[i]), rows + i * row_bytes);
+    streamed_slots_.push_back(PoolSlot(list, pool_index));
   }
+  slots_->WriteRows(streamed_slots_, rows);
   return absl::OkStatus();
 }
 

@@ -188,6 +188,7 @@ class WorkingSet {
   std::vector<uint32_t> pool_slots_;               // [list]
   std::vector<bool> split_;                        // [list] each query head has a slot list of its own
   std::vector<std::vector<uint32_t>> slot_lists_;  // [list][lists_per_head] physical slots
+  std::vector<uint32_t> streamed_slots_;           // of CommitStreamed
   std::vector<uint32_t> kept_;  // of each of them, sinks and selection: they stay until the next delta
   // Of the lists that attend everything: positions [s, pooled_end_) lie in the pool at their identity index.
   uint32_t pooled_end_ = 0;

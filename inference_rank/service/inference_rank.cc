@@ -5,6 +5,7 @@
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/service/fingerprint.h"
 #include "inference_rank/service/rank_model.h"
+#include "kernels/parallel_for.h"
 
 namespace winnow {
 namespace {
@@ -44,6 +45,9 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   rank->fingerprint_ = InferenceFingerprint(rank->model_->digest, rank->layout_, backend.forward(), backend.numerics());
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
+  WINNOW_ASSIGN_OR_RETURN(const ParallelFor threads, rank->HostThreads());
+  slots.UseThreads(threads);
+  transport->UseThreads(threads);
   Engine::Options engine_options;
   const SchedulingOptions& scheduling = options.scheduling;
   if (scheduling.max_batch_tokens == 1) {
@@ -102,6 +106,13 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
 }
 
 InferenceRank::~InferenceRank() = default;
+
+absl::StatusOr<ParallelFor> InferenceRank::HostThreads() {
+  if (ParallelFor threads = backend_->threads(); threads != nullptr) return threads;
+  WINNOW_ASSIGN_OR_RETURN(const KernelTable* const kernels, CpuKernels());
+  host_executor_ = kernels->new_executor(std::max(1, options_.num_threads / 2));
+  return ParallelForOn(*kernels, *host_executor_);
+}
 
 const ModelConfig& InferenceRank::config() const {
   return model_->config;

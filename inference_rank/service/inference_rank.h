@@ -21,6 +21,7 @@
 #include "inference_rank/scheduler/scheduling_options.h"
 #include "inference_rank/sequence/grammar_cache.h"
 #include "inference_rank/service/rank_service.h"
+#include "kernels/kernel_table.h"
 #include "transport/transport.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -101,12 +102,16 @@ class InferenceRank {
  private:
   InferenceRank() = default;
   absl::Status ChooseBackend();
+  // For rows and checksums of frames: the backend's, or, where a GPU computes, half of the threads that the rank may
+  // have, because the cache rank of the same host uses as many at the same time.
+  absl::StatusOr<ParallelFor> HostThreads();
 
   InferenceRankOptions options_;
   std::unique_ptr<RankModel> model_;
   KvLayout layout_;
   v1::Fingerprint fingerprint_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Executor> host_executor_;  // null: the backend has threads
   std::string device_description_;
   std::unique_ptr<InferenceRankMetrics> metrics_;
   std::unique_ptr<GrammarCache> grammars_;

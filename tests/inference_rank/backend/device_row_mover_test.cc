@@ -8,6 +8,7 @@
 #include <random>
 #include <vector>
 
+#include "kernels/cpu/thread_team.h"
 #include "tests/kernels/cuda/fake_device.h"
 #include "tests/support/host_gpu/host_table.h"
 
@@ -60,12 +61,30 @@ TEST_F(DeviceRowMoverTest, ALaterMoveSeesWhatAnEarlierOneWrote) {
 
 TEST_F(DeviceRowMoverTest, AnyMovesEndLikeMovesOneByOne) {
   std::mt19937 random(17);
+  ThreadTeam team(3);
+  const ParallelFor threads = [&team](size_t count, absl::FunctionRef<void(size_t)> body) {
+    team.ParallelFor(static_cast<int>(count), [&body](int index, int) { body(index); });
+  };
   // 64 rows of staging: it runs full many times.
   const auto mover = Mover(1);
   std::vector<std::byte> expected(kSlots * kRowBytes);
   for (int move = 0; move < 5000; ++move) {
     const size_t to = random() % kSlots, from = random() % kSlots;
-    if (random() % 2 == 0) {
+    if (random() % 10 == 0) {
+      // More than the staging holds, to any slots, some of them twice.
+      std::vector<std::byte> rows;
+      std::vector<uint32_t> places;
+      constexpr uint32_t kFirst = 1000;
+      for (size_t i = random() % 100; i > 0; --i) {
+        const std::vector<std::byte> row = Row(static_cast<int>(random() % 256));
+        const size_t place = random() % kSlots;
+        places.push_back(kFirst + static_cast<uint32_t>(place));
+        rows.insert(rows.end(), row.begin(), row.end());
+        std::memcpy(expected.data() + place * kRowBytes, row.data(), kRowBytes);
+      }
+      mover->WriteRows(places, kFirst, rows.data(), random() % 2 == 0 ? threads : ParallelFor());
+      std::fill(rows.begin(), rows.end(), std::byte{0xee});  // the caller's again
+    } else if (random() % 2 == 0) {
       const std::vector<std::byte> row = Row(static_cast<int>(random() % 256));
       mover->Write(slot(to), row.data());
       std::memcpy(expected.data() + to * kRowBytes, row.data(), kRowBytes);
