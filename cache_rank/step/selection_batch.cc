@@ -96,8 +96,20 @@ void SelectionBatch::Run(PeerLink& link) {
   if (num_rows_ == 0) return;
   const PlanSeat& seat = rows_[0].sequence->seat;
   const uint64_t plan = seat.position == rows_[0].position ? seat.plan : 0;
-  const TimelineSpan span(metrics_->timeline, SpanOf(work_), static_cast<uint16_t>(layer_), plan,
-                          static_cast<uint32_t>(num_rows_));
+  const auto span_of = [&](Span span) {
+    return TimelineSpan(metrics_->timeline, span, static_cast<uint16_t>(layer_), plan,
+                        static_cast<uint32_t>(num_rows_));
+  };
+  {
+    const TimelineSpan span = span_of(SpanOf(work_));
+    Select();
+  }
+  const TimelineSpan span = span_of(Span::kSend);
+  for (size_t i = 0; i < num_rows_; ++i) Send(link, rows_[i]);
+  streamer_->Pump(link);
+}
+
+void SelectionBatch::Select() {
   for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
     const SequenceKv& kv = rows_[i].sequence->kv;
     if (rows_[i].judges || !kv.keys_have_tiles()) kv.SettleRows(layer_);
@@ -108,16 +120,13 @@ void SelectionBatch::Run(PeerLink& link) {
   kernels_->parallel_for(
       *executor_, static_cast<int>(group_ends_.size()) * num_kv_heads_,
       [](void* self, int item, int worker) { static_cast<SelectionBatch*>(self)->RunGroup(item, worker); }, this);
-  if (work_ != SelectionWork::kSend) {
-    if (work_ == SelectionWork::kSelect) metrics_->selections.Add(num_rows_);
-    metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-    const HeadSelector::KeyBytes bytes = heads_.key_bytes();
-    metrics_->scored_key_bytes.Set(bytes.scored);
-    metrics_->scored_page_bytes.Set(bytes.of_pages);
-    metrics_->shared_key_bytes.Set(bytes.shared);
-  }
-  for (size_t i = 0; i < num_rows_; ++i) Send(link, rows_[i]);
-  streamer_->Pump(link);
+  if (work_ == SelectionWork::kSend) return;
+  if (work_ == SelectionWork::kSelect) metrics_->selections.Add(num_rows_);
+  metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  const HeadSelector::KeyBytes bytes = heads_.key_bytes();
+  metrics_->scored_key_bytes.Set(bytes.scored);
+  metrics_->scored_page_bytes.Set(bytes.of_pages);
+  metrics_->shared_key_bytes.Set(bytes.shared);
 }
 
 void SelectionBatch::SelectElsewhere() {

@@ -36,6 +36,8 @@ class SelectionBatch {
   void Run(PeerLink& link);
 
  private:
+  // Does the batch's work, of which the rows' deltas and partials are what comes of it.
+  void Select();
   // Has the rows selected for elsewhere that can be: those whose masses are not measured by the selecting pass.
   void SelectElsewhere();
   // Lists the rows by what is scored together: those of one specification that begin with the same block.

@@ -24,6 +24,8 @@ std::string_view SpanName(Span span) {
       return "await room";
     case Span::kAwaitRows:
       return "await rows";
+    case Span::kTakeRows:
+      return "take rows";
     case Span::kAwaitVerdict:
       return "await verdict";
     case Span::kAppend:

@@ -18,10 +18,11 @@ enum class Span : uint8_t {
   kPublish,       // inference rank: a layer's rows and queries are made resident and sent
   kAwaitRoom,     // inference rank: a prompt's rows wait for room on their way to the cache rank
   kAwaitRows,     // inference rank: a layer waits for its selection: what is not hidden behind compute
+  kTakeRows,      // inference rank: a frame of rows that have come is written to slots
   kAwaitVerdict,  // inference rank: a layer waits for the quality guard
   kAppend,        // cache rank: a layer's rows and queries arrive
   kSelect,        // cache rank: a layer's rows are scored and selected
-  kSend,          // cache rank: rows that were selected before go out
+  kSend,          // cache rank: what a layer has selected is gathered and goes out
   kVerdict,       // cache rank: real queries are checked and corrected
   kProject,       // cache rank: residuals become predicted queries
   kPrefetch,      // cache rank: rows are moved ahead of time

@@ -305,6 +305,7 @@ absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& fra
   const wire::FrameHeader& header = frame.header();
   WINNOW_ASSIGN_OR_RETURN(const LinkPlan* part, PartOf(link, header));
   if (part == nullptr) return absl::OkStatus();
+  const TimelineSpan span(metrics_.timeline, Span::kTakeRows, header.layer_first, plan_, header.row_count);
   size_t offset = 0;
   for (uint32_t i = 0; i < header.row_count; ++i) {
     WINNOW_ASSIGN_OR_RETURN(const auto delta, ReadDeltaEntry(frame.payload(), layout_.row_bytes(), &offset));
