@@ -15,16 +15,19 @@ inline void CpuRelax() {
 #endif
 }
 
-// A pause is 40 to 140 cycles: kSpins is a few microseconds, kYields some tens more when nothing else wants the core.
+// A pause is 40 to 140 cycles: kSpins is a few microseconds, kYieldsPerThread some tens more for each thread of the
+// team when nothing else wants the core. A larger team takes longer to wake, one thread after the other, and so may
+// wait for longer: sixteen stay awake over the half millisecond between two layers of a step on a GPU.
 constexpr int kSpins = 100;
-constexpr int kYields = 100;
+constexpr int kYieldsPerThread = 50;
 
 }  // namespace
 
 ThreadTeam::ThreadTeam(int num_threads) {
   WINNOW_CHECK(num_threads >= 1 && num_threads < static_cast<int>(kInside));
   threads_.reserve(num_threads - 1);
-  for (int worker = 1; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { WorkerMain(worker); });
+  for (int worker = 1; worker < num_threads; ++worker)
+    threads_.emplace_back([=, this] { WorkerMain(worker, kYieldsPerThread * num_threads); });
 }
 
 ThreadTeam::~ThreadTeam() {
@@ -74,7 +77,7 @@ void ThreadTeam::ParallelFor(int count, Body body, void* context, int grain) {
   }
 }
 
-void ThreadTeam::WorkerMain(int worker) {
+void ThreadTeam::WorkerMain(int worker, int max_yields) {
   uint32_t seen_loop = 0;
   int idle = 0;
   for (;;) {
@@ -92,7 +95,7 @@ void ThreadTeam::WorkerMain(int worker) {
     ++idle;
     if (idle < kSpins) {
       CpuRelax();
-    } else if (idle < kSpins + kYields) {
+    } else if (idle < kSpins + max_yields) {
       sched_yield();
     } else {
       sleepers_.fetch_add(1);

@@ -38,7 +38,7 @@ class ThreadTeam {
   }
 
  private:
-  void WorkerMain(int worker);
+  void WorkerMain(int worker, int max_yields);
   // Claims and runs grains until none is left.
   void RunGrains(int worker);
 
