@@ -16,13 +16,10 @@
 namespace winnow {
 namespace {
 
-absl::Status CheckDtypes(Dtype compute, Dtype kv) {
+absl::Status CheckCompute(Dtype compute) {
   if (compute != Dtype::kBf16 && compute != Dtype::kF8) {
     return absl::UnimplementedError(
         absl::StrCat("on GPUs weights are bf16 or fp8, not ", DtypeName(compute), " (--compute)"));
-  }
-  if (kv != Dtype::kBf16) {
-    return absl::UnimplementedError(absl::StrCat("on GPUs KV rows are bf16, not ", DtypeName(kv), " (--kv-dtype)"));
   }
   return absl::OkStatus();
 }
@@ -51,7 +48,9 @@ class CudaBackend final : public Backend {
     DeviceWeightOptions weights;
     weights.dtype = options.compute_dtype;
     weights.shard.count = static_cast<int>(ordinals.size());
-    WINNOW_RETURN_IF_ERROR(CheckDtypes(options.compute_dtype, options.kv_dtype));
+    WINNOW_RETURN_IF_ERROR(CheckCompute(options.compute_dtype));
+    WINNOW_RETURN_IF_ERROR(CheckKvRowsOnGpus(options.kv_dtype, weights.shard.count,
+                                             options.needs.slot_host_memory_bytes, *options.config));
     WINNOW_RETURN_IF_ERROR(CheckSlotHostMemory(options, weights.shard.count));
     WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
     WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());
@@ -107,7 +106,7 @@ class CudaBackend final : public Backend {
   std::string numerics() const override {
     const cuda::DeviceInfo& info = gpus_[0].device->info();
     std::string text = absl::StrCat("cuda-", info.compute_major, ".", info.compute_minor, "/",
-                                    DtypeName(gpus_[0].weights->dtype()), "/", DtypeName(Dtype::kBf16));
+                                    DtypeName(gpus_[0].weights->dtype()), "/", DtypeName(plan_.forward.kv_dtype));
     if (gpus_.size() > 1) absl::StrAppend(&text, "/tp", gpus_.size());
     return text;
   }

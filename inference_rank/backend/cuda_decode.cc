@@ -50,7 +50,8 @@ cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run
           .head_dim = config_.head_dim,
           .scale = scale_,
           .slot_pool = slots_,
-          .kv_dtype = Dtype::kBf16,
+          .kv_dtype = options_.kv_dtype,
+          .kv_scales = options_.kv_dtype == Dtype::kI8 ? int8_slots().scales() : nullptr,
           .lists = lists_ + run.first_list,
           .pages = pages_,
           .selected = selected_,
@@ -119,6 +120,9 @@ bool CudaForward::CorrectByPartials(DecodeStage& stage, int layer, int num_rows,
 void CudaForward::UploadPlaces(int num_rows, const DecodeKv& kv) {
   const size_t places = static_cast<size_t>(config_.num_layers) * num_rows * config_.num_kv_heads;
   kv.PlacesOfRows(kv_heads(), {host_places_, places});
+  if (const cuda::Int8Slots slots = int8_slots(); slots.codes != nullptr) {
+    for (void*& place : std::span(host_places_, places)) place = slots.codes_at(place);
+  }
   device_->CopyAsync(places_, host_places_, places * sizeof(void*), stream_);
 }
 
@@ -138,7 +142,7 @@ void CudaForward::EnqueueProjections(int layer, int num_rows, const DecodeKv& kv
   const bool ahead = may_run_ahead_ && kv.SlotsComeFirst(layer);
   layers_->ProjectQkv(stream_, DevicePhase::kDecode, layer, num_rows);
   RopeOutputs outputs = Published(published.kv_rows, published.q_pre_rope);
-  if (ahead) outputs.kv_destinations = places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads;
+  if (ahead) outputs = ToSlots(outputs, places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads);
   layers_->Rope(stream_, DevicePhase::kDecode, layer, num_rows, outputs);
   stage.projected->Record(stream_);
   stage.moves_before = mover_->num_launched();

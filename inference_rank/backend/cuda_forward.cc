@@ -16,7 +16,9 @@ DeviceLayerOptions LayerOptions(int num_shards, const CudaForward::Options& opti
   return {.max_decode_rows = kMaxDecodeRows,
           .max_prefill_rows = options.max_prefill_tokens,
           .partial_chunks = num_shards > 1,
-          .max_list_rows = options.lane_list_rows};
+          .max_list_rows = options.lane_list_rows,
+          .kv_dtype = options.kv_dtype,
+          .max_prompt_tokens = options.max_list_rows};
 }
 
 int SumRows(const CudaForward::Options& options) {
@@ -112,8 +114,10 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   forward->CarveDevice(forward->memory_->data());
   WINNOW_ASSIGN_OR_RETURN(forward->pinned_, device.AllocatePinned(forward->CarvePinned(nullptr)));
   forward->CarvePinned(forward->pinned_->data());
-  WINNOW_ASSIGN_OR_RETURN(forward->mover_, DeviceRowMover::Create(table, device, forward->stream_, slots,
-                                                                  options.num_slots, {.row_bytes = options.row_bytes}));
+  WINNOW_ASSIGN_OR_RETURN(
+      forward->mover_,
+      DeviceRowMover::Create(table, device, forward->stream_, slots, options.num_slots,
+                             {.row_bytes = options.row_bytes, .int8_code_bytes = forward->int8_slots().code_bytes}));
   forward->flushed_ = device.NewEvent();
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
   for (DecodeStage& stage : forward->decode_stages_) {
@@ -173,13 +177,29 @@ bool CudaForward::Wait(const char* what) {
 
 RopeOutputs CudaForward::Published(std::byte* kv_rows, float* q_pre_rope) const {
   const ModelConfig& whole = stages_->config();
-  RopeOutputs outputs{.positions = positions_};
+  RopeOutputs outputs{.positions = positions_, .kv_dtype = options_.kv_dtype};
   if (kv_rows != nullptr) {
     outputs.kv_mirror = kv_rows + kv_heads().first * options_.row_bytes;
-    outputs.kv_mirror_stride = int64_t{2} * whole.kv_features();
+    outputs.kv_mirror_stride = static_cast<int64_t>(whole.num_kv_heads * options_.row_bytes);
   }
   outputs.q_pre_rope = q_pre_rope + static_cast<size_t>(query_heads().first) * config_.head_dim;
   outputs.q_pre_rope_stride = whole.q_features();
+  return outputs;
+}
+
+cuda::Int8Slots CudaForward::int8_slots() const {
+  if (options_.kv_dtype != Dtype::kI8) return {};
+  return {.codes = slots_,
+          .num_slots = options_.num_slots,
+          .code_bytes = RowLayout().scales_offset_bytes(config_.head_dim, Dtype::kI8)};
+}
+
+RopeOutputs CudaForward::ToSlots(RopeOutputs outputs, void* const* places) const {
+  outputs.kv_destinations = places;
+  if (options_.kv_dtype == Dtype::kI8) {
+    outputs.slot_scales = int8_slots().scales();
+    outputs.slot_pool = slots_;
+  }
   return outputs;
 }
 

@@ -29,8 +29,9 @@ class CudaForward final : public Forward {
     int max_prefill_tokens = 2048;
     uint32_t max_list_rows = 0;  // of the longest slot list of a decode row
     uint32_t num_slots = 0;
-    size_t row_bytes = 0;
-    uint32_t lane_list_rows = 1;  // of the longest list of a decode graph that shares the activations
+    Dtype kv_dtype = Dtype::kBf16;  // or kI8: slots have the scales of rows apart (cuda::Int8Slots)
+    size_t row_bytes = 0;           // as RowLayout has them
+    uint32_t lane_list_rows = 1;    // of the longest list of a decode graph that shares the activations
     ShardSums::Boxes boxes = ShardSums::Boxes::kPeerMemory;  // of a shard
   };
 
@@ -66,6 +67,8 @@ class CudaForward final : public Forward {
   absl::Status status() const override { return status_; }
 
   RowMover& row_mover() { return *mover_; }
+  // Where slots of int8 have what; without codes where rows are of another type.
+  cuda::Int8Slots int8_slots() const;
 
   // For decode graphs beside it, while it does nothing.
   DeviceLayers& layers() { return *layers_; }
@@ -102,6 +105,9 @@ class CudaForward final : public Forward {
   HeadRange query_heads() const { return {shard_.index * config_.num_query_heads, config_.num_query_heads}; }
   // What the rotation writes of this GPU's heads to `kv_rows` and `q_pre_rope` of a stage.
   RopeOutputs Published(std::byte* kv_rows, float* q_pre_rope) const;
+
+  // With what writes rows of a decode step to their places in slots.
+  RopeOutputs ToSlots(RopeOutputs outputs, void* const* places) const;
 
   void UploadTokens(std::span<const uint32_t> token_ids);
   // Of one layer of a decode step. Those that return bool return false when the device has failed.

@@ -49,7 +49,8 @@ absl::StatusOr<std::unique_ptr<CudaLocalStep>> CudaLocalStep::Create(cuda::Devic
 }
 
 absl::Status CudaLocalStep::Allocate(const cuda::DeviceMemory& slot_memory) {
-  WINNOW_ASSIGN_OR_RETURN(slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_), slot_memory.data()));
+  float* const scales = shape_.layout.dtype == Dtype::kI8 ? forward_.int8_slots().scales() : nullptr;
+  WINNOW_ASSIGN_OR_RETURN(slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_), slot_memory.data(), scales));
   WINNOW_ASSIGN_OR_RETURN(row_copies_, device_.Allocate(shape_.max_rows * RowBytes(shape_)));
   const size_t rows = shape_.max_rows;
   WINNOW_ASSIGN_OR_RETURN(masks_, device_.Allocate(rows * mask_words() * sizeof(uint64_t)));

@@ -20,7 +20,7 @@ namespace winnow {
 class CudaLocalStep final : public StepClient {
  public:
   struct Shape {
-    KvLayout layout;  // bf16
+    KvLayout layout;  // bf16 or int8
     int max_rows = 0;
     int hidden_size = 0;
     int vocab_size = 0;

@@ -1,6 +1,7 @@
 #include "inference_rank/backend/cuda_memory.h"
 
 #include <algorithm>
+#include <array>
 
 #include "inference_rank/backend/cuda_lane_group.h"
 #include "model/weights/device_weights.h"
@@ -53,6 +54,7 @@ void AddInPlaceNeeds(const LocalSelection::Shape& shape, bool is_served, MemoryN
 absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const ModelConfig& config, int num_gpus,
                                           int num_gpus_there, const absl::Status& peers) {
   if (!options.offers_lanes) return absl::FailedPreconditionError("frames alone were asked for");
+  if (options.kv_dtype != Dtype::kBf16) return absl::FailedPreconditionError("lanes carry rows of bf16");
   if (options.needs.slot_host_memory_bytes > 0) {
     return absl::FailedPreconditionError("slots in host memory (--slot-host-memory) are no other GPU's to write to");
   }
@@ -117,6 +119,25 @@ MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
 
 }  // namespace
 
+absl::Status CheckKvRowsOnGpus(Dtype kv_dtype, int num_gpus, uint64_t slot_host_memory_bytes,
+                               const ModelConfig& config) {
+  if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
+  const auto refuse = [&](std::string_view why) {
+    return absl::UnimplementedError(absl::StrCat("--kv-dtype=", DtypeName(kv_dtype), ": ", AbslSv(why)));
+  };
+  if (kv_dtype != Dtype::kI8) return refuse("on GPUs KV rows are bf16 or int8");
+  if (num_gpus > 1) return refuse("rows of int8 lie on one GPU, and --tensor-parallel has several");
+  if (slot_host_memory_bytes > 0) {
+    return refuse("rows of int8 lie in the memory of the GPU, and --slot-host-memory has slots behind it");
+  }
+  const std::array<int, 4> built = {64, 96, 128, 256};
+  if (std::find(built.begin(), built.end(), config.head_dim) == built.end()) {
+    return refuse(
+        absl::StrCat("on GPUs rows of int8 have heads of 64, 96, 128 or 256 elements, not ", config.head_dim));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus) {
   if (options.needs.slot_host_memory_bytes == 0) return absl::OkStatus();
   if (num_gpus > 1) {
@@ -140,6 +161,7 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
   plan.forward = {
       .max_prefill_tokens = static_cast<int>(options.prefill_chunk_tokens),
       .max_list_rows = options.max_context_tokens + kBlockTokens,
+      .kv_dtype = options.kv_dtype,
       .row_bytes = options.needs.layout.row_bytes(),
       .boxes = peers.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
   };
@@ -180,6 +202,10 @@ MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int n
   needs.activation_bytes =
       rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +
       4ull * kMaxDecodeRows * config.vocab_size + kScratchBytes;
+  if (options.kv_dtype == Dtype::kI8) {  // a layer of the longest prompt, as attention of chunks reads it
+    needs.activation_bytes +=
+        uint64_t{options.max_context_tokens} * config.num_kv_heads * (4ull * config.head_dim + 2 * sizeof(float));
+  }
   const bool in_place = num_gpus == 1 && SelectsInPlace(options, num_gpus_there);
   if (in_place) AddInPlaceNeeds(InPlaceShape(options), /*is_served=*/true, needs);
   if (!IsDense(options.needs.selection)) needs.activation_bytes += kSelectionBytes;

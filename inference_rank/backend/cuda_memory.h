@@ -18,6 +18,10 @@ struct CudaRankPlan {
   MemoryNeeds needs;                               // of each GPU, weights and activations included
 };
 
+// UNIMPLEMENTED says which of the options such rows are not served with on GPUs (--kv-dtype).
+absl::Status CheckKvRowsOnGpus(Dtype kv_dtype, int num_gpus, uint64_t slot_host_memory_bytes,
+                               const ModelConfig& config);
+
 // Whether slots may lie in host memory behind those of so many GPUs, where that is asked for.
 absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus);
 

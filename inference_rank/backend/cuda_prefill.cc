@@ -30,6 +30,7 @@ void CudaForward::EnqueuePiece(const Piece& piece) {
   }
   layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
+                 .kv_dtype = options_.kv_dtype,
                  .kv_destinations = kv_destinations_,
                  .q_pre_rope = queries > 0 ? chunk_queries_ : nullptr});
   const PublishStages::Chunk& stage = stages_->chunk(piece.stage);

@@ -9,20 +9,25 @@
 namespace winnow {
 
 DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots,
-                               size_t num_slots, size_t row_bytes)
+                               size_t num_slots, const Options& options)
     : table_(table),
       device_(device),
       stream_(stream),
       slots_(static_cast<std::byte*>(slots)),
-      row_bytes_(row_bytes),
+      row_bytes_(options.row_bytes),
+      int8_slots_({.codes = options.int8_code_bytes > 0 ? slots : nullptr,
+                   .num_slots = num_slots,
+                   .code_bytes = options.int8_code_bytes}),
       marks_(num_slots, 0) {}
 
 absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cuda::CudaTable& table,
                                                                        cuda::Device& device, cuda::Stream stream,
                                                                        void* slots, size_t num_slots,
                                                                        const Options& options) {
-  WINNOW_CHECK(options.row_bytes % 16 == 0);
-  std::unique_ptr<DeviceRowMover> mover(new DeviceRowMover(table, device, stream, slots, num_slots, options.row_bytes));
+  std::unique_ptr<DeviceRowMover> mover(new DeviceRowMover(table, device, stream, slots, num_slots, options));
+  const bool is_int8 = options.int8_code_bytes > 0;
+  WINNOW_CHECK(is_int8 ? options.row_bytes == mover->int8_slots_.row_bytes() && options.row_bytes % 8 == 0
+                       : options.row_bytes % 16 == 0);
   mover->max_moves_ = static_cast<uint32_t>(std::max<size_t>(options.staging_bytes / options.row_bytes, 64));
   const size_t moves_bytes = (mover->max_moves_ * sizeof(cuda::RowMove) + 255) / 256 * 256;
   WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
@@ -78,7 +83,7 @@ void DeviceRowMover::Copy(void* to, const void* device_row) {
 
 // Launched by the round of the staging of moves, which they share with what is noted.
 void DeviceRowMover::CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) {
-  WINNOW_CHECK(block_bytes % 16 == 0);
+  WINNOW_CHECK(block_bytes % row_bytes_ == 0);
   if (blocks.empty()) return;
   Flush();
   while (!blocks.empty()) {
@@ -152,7 +157,8 @@ void DeviceRowMover::Launch(uint64_t end, size_t bytes_each) {
   device_.Bind();  // the engine's thread may have written to another GPU before
   table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
                                    .num_moves = static_cast<uint32_t>(end - num_launched_),
-                                   .row_bytes = bytes_each});
+                                   .row_bytes = bytes_each,
+                                   .int8_slots = int8_slots_});
   num_launched_ = end;
 }
 

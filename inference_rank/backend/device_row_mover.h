@@ -22,6 +22,8 @@ class DeviceRowMover final : public RowMover {
  public:
   struct Options {
     size_t row_bytes = 0;
+    // Of rows of int8, whose slots have their scales apart (cuda::Int8Slots): the bytes of their codes. Others: 0.
+    size_t int8_code_bytes = 0;
     size_t staging_bytes = size_t{32} << 20;  // pinned; when it is full, a move waits for the GPU
   };
 
@@ -50,7 +52,7 @@ class DeviceRowMover final : public RowMover {
  private:
   enum Mark : uint8_t { kRead = 1, kWritten = 2 };
   DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
-                 size_t row_bytes);
+                 const Options& options);
   void Add(void* to, const void* from);
   // Adds a move of a row that is no slot's.
   void AddStaged(size_t slot);
@@ -69,6 +71,7 @@ class DeviceRowMover final : public RowMover {
   const cuda::Stream stream_;
   std::byte* const slots_;
   const size_t row_bytes_;
+  const cuda::Int8Slots int8_slots_;
   uint32_t max_moves_ = 0;
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   cuda::RowMove* moves_ = nullptr;  // [max_moves]

@@ -14,13 +14,13 @@ namespace winnow {
 class PublishStages {
  public:
   struct Decode {
-    std::byte* kv_rows = nullptr;  // [kMaxDecodeRows, num_kv_heads, 2 * head_dim]
+    std::byte* kv_rows = nullptr;  // [kMaxDecodeRows, num_kv_heads] rows
     float* q_pre_rope = nullptr;   // [kMaxDecodeRows, num_query_heads, head_dim]
     float* prediction = nullptr;   // likewise
     float* hidden = nullptr;       // [kMaxDecodeRows, hidden_size]
   };
   struct Chunk {
-    std::byte* kv_rows = nullptr;  // [num_kv_heads, the chunk's rows, 2 * head_dim]
+    std::byte* kv_rows = nullptr;  // [num_kv_heads, the chunk's rows] rows
     float* q_pre_rope = nullptr;   // [prefill rows, num_query_heads, head_dim]
   };
 

@@ -112,7 +112,7 @@ DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_p
                       .pool_slots = StagingSlots(shape),
                       .rows = RowTier::kInPlace};
   if (IsDense(spec)) return store;
-  store.key_copy = spec.key_copy == KeyCopy::kInt8;
+  store.key_copy = spec.key_copy == KeyCopy::kInt8 && shape.layout.dtype != Dtype::kI8;
   if (spec.scorer != Scorer::kToken) store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
   store.cuboids = spec.scorer == Scorer::kPageCuboid;
   return store;
@@ -173,12 +173,18 @@ absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& s
     return refuse(absl::StrCat("budgets above ", max_budget));
   }
   if (spec.sink_tokens + spec.recent_tokens > kMostRowsAround) return refuse("so many sinks and recent tokens");
-  if (spec.key_copy != KeyCopy::kNone && !index.key_copy) return refuse("8-bit keys, which the rank does not keep");
+  const bool is_int8 = shape.layout.dtype == Dtype::kI8;  // whose keys are those of the rows
+  if (spec.key_copy != KeyCopy::kNone && !index.key_copy && !is_int8) {
+    return refuse("8-bit keys, which the rank does not keep");
+  }
   if (spec.scorer == Scorer::kToken) return absl::OkStatus();
   if (spec.page_tokens != index.page_tokens || (spec.scorer == Scorer::kPageCuboid) != index.cuboids) {
     return refuse("pages of another kind than those that the rank keeps");
   }
   const uint32_t unit = spec.scorer == Scorer::kHierarchical ? spec.physical_page_tokens : spec.page_tokens;
+  if (is_int8 && HasWholePages(spec) && spec.policy == Policy::kMass) {
+    return refuse("policy mass of whole pages with rows of int8");
+  }
   const bool by_units = HasWholePages(spec) && (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass);
   if (by_units && shape.max_context_tokens / unit + 1 > cuda::kMaxPageUnits) return refuse("so many pages");
   const bool built = !HasWholePages(spec) ||
@@ -209,8 +215,8 @@ absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const cud
   const cuda::Stream stream = device.NewStream();
   device.FillAsync(selection->inbox_memory_->data(), 0, selection->inbox_memory_->bytes(), stream);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
-  WINNOW_ASSIGN_OR_RETURN(selection->store_,
-                          DeviceKvStore::Create(&table, &device, StoreShape(shape, num_slot_pages), slots.slot_pool()));
+  WINNOW_ASSIGN_OR_RETURN(selection->store_, DeviceKvStore::Create(&table, &device, StoreShape(shape, num_slot_pages),
+                                                                   slots.slot_pool(), slots.scales()));
   return selection;
 }
 

@@ -30,7 +30,7 @@ class LocalSelection {
   static constexpr int kMaxKinds = 4;  // at a time
 
   struct Shape {
-    KvLayout layout;  // bf16
+    KvLayout layout;  // bf16, or int8: keys are scored in their rows, and have no index but page bounds
     int max_rows = 0;
     int hidden_size = 0;
     uint32_t max_context_tokens = 0;

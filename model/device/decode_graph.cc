@@ -88,7 +88,7 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
                                                                  DecodeSlots& slots,
                                                                  const DecodeGraphOptions& options) {
   std::unique_ptr<DecodeGraph> graph(new DecodeGraph(device, layers, slots, options));
-  if (graph->is_sparse() && graph->converts_rows() && !slots.shape().holds_everything()) {
+  if (graph->is_sparse() && graph->kv_dtype() != Dtype::kBf16 && !slots.shape().holds_everything()) {
     return absl::UnimplementedError("a cache rank's GPU sends rows of bf16; slots of another dtype would need scales");
   }
   if (!layers.config().windows.empty() && !slots.shape().holds_everything()) {
@@ -253,17 +253,20 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
 
 void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
   const int num_rows = step.num_rows;
-  const size_t heads = config_.num_kv_heads, row_bytes = 2 * config_.head_dim * DtypeBytes(Dtype::kBf16);
+  const Dtype computed = converts_rows() ? Dtype::kBf16 : kv_dtype();
+  const size_t heads = config_.num_kv_heads, row_bytes = RowLayout().bytes(config_.head_dim, computed);
   const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
-  RopeOutputs outputs{.positions = state_.positions};
+  RopeOutputs outputs{.positions = state_.positions, .kv_dtype = computed};
   if (converts_rows()) {
     outputs.kv_mirror = state_.bf16_rows;
   } else {
     outputs.kv_destinations = state_.kv_destinations + first_list;
+    outputs.slot_scales = slots_.scales();
+    outputs.slot_pool = slots_.slot_pool();
   }
   if (options_.row_copies != nullptr) {
     outputs.kv_mirror = static_cast<std::byte*>(options_.row_copies) + layer * heads * row_bytes;
-    outputs.kv_mirror_stride = static_cast<int64_t>(config_.num_layers) * heads * 2 * config_.head_dim;
+    outputs.kv_mirror_stride = static_cast<int64_t>(config_.num_layers * heads * row_bytes);
   }
   const void* bf16_rows = state_.bf16_rows;
   if (options_.row_copies != nullptr && step.exchanges) {
@@ -271,8 +274,9 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
   } else if (is_sparse() && options_.row_copies == nullptr) {
     const size_t rows = inbox_.rows + first_list * row_bytes;
     outputs.mirror_regions = state_.next.inboxes;
-    outputs.kv_mirror = reinterpret_cast<void*>(rows);
     outputs.q_pre_rope = reinterpret_cast<float*>(inbox_.queries + first_row * config_.q_features() * sizeof(float));
+    // Rows of int8 are read in their slots.
+    if (computed == Dtype::kBf16) outputs.kv_mirror = reinterpret_cast<void*>(rows);
     bf16_rows = static_cast<const std::byte*>(options_.inbox.region()) + rows;  // where they are converted: of one
   }
   layers_.Rope(stream, kDecode, layer, num_rows, outputs);

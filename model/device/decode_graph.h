@@ -87,8 +87,8 @@ struct DecodeGraphOptions {
   uint32_t token_log_steps = 1024;
   // Where the steps run; null: on a stream of the graph's own.
   cuda::Stream stream = nullptr;
-  // kDense, and kColocated over rows in place, with slots of bf16: device memory that the K and V of a step's rows go
-  // to as well, [max_rows][num_layers][num_kv_heads] rows. Null: they go to their slots alone.
+  // kDense, and kColocated over rows in place, with slots of bf16 or int8: device memory that the K and V of a step's
+  // rows go to as well, [max_rows][num_layers][num_kv_heads] rows. Null: they go to their slots alone.
   void* row_copies = nullptr;
   // Steps end with their logits, and DrawTokens draws: masks that the host works out meanwhile can still take part.
   bool draws_apart = false;
@@ -189,7 +189,7 @@ class DecodeGraph {
     uint32_t* arrivals = nullptr;
     uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
     uint32_t* digest_arrivals = nullptr;
-    void* bf16_rows = nullptr;    // [max_rows][num_kv_heads][2 * head_dim], where slots hold another dtype
+    void* bf16_rows = nullptr;    // [max_rows][num_kv_heads][2 * head_dim], where rows are converted
     void* kv_rows = nullptr;      // the same in the slots' dtype
     float* row_scales = nullptr;  // [max_rows * num_kv_heads][2]
   };
@@ -227,7 +227,9 @@ class DecodeGraph {
   void Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool meets);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
-  bool converts_rows() const { return slots_.shape().layout.dtype != Dtype::kBf16; }
+  Dtype kv_dtype() const { return slots_.shape().layout.dtype; }
+  // Rows of fp8 and int4 are made of those of bf16; others are written as they are.
+  bool converts_rows() const { return kv_dtype() != Dtype::kBf16 && kv_dtype() != Dtype::kI8; }
   int max_rows() const { return slots_.shape().max_rows; }
   const uint32_t* abort_word() const { return static_cast<const uint32_t*>(words_->data()); }
   uint32_t* error_word() const { return static_cast<uint32_t*>(words_->data()) + 1; }

@@ -44,25 +44,27 @@ size_t DecodeSlotShape::slot_bytes() const {
 }
 
 size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
-  return shape.num_slots() * shape.row_bytes() + BytesOver(shape);
+  return shape.slot_bytes() + BytesOver(shape);
 }
 
 size_t DecodeSlots::CarveTables(void* region) {
   cuda::Arena arena(region);
   pages_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.pages_per_list());
   selected_positions_ = arena.TakeArray<uint32_t>(shape_.num_selections() * shape_.max_budget);
-  if (shape_.layout.dtype != Dtype::kBf16) scales_ = arena.TakeArray<float>(2 * shape_.num_slots());
   return arena.used_bytes();
 }
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                                  uint64_t page_seed) {
-  WINNOW_ASSIGN_OR_RETURN(auto slot_memory, device.Allocate(shape.num_slots() * shape.row_bytes()));
-  void* const slot_pool = slot_memory->data();
+  WINNOW_ASSIGN_OR_RETURN(auto slot_memory, device.Allocate(shape.slot_bytes()));
+  auto* const slot_pool = static_cast<std::byte*>(slot_memory->data());
+  float* const scales = shape.layout.dtype == Dtype::kBf16
+                            ? nullptr
+                            : reinterpret_cast<float*>(slot_pool + shape.num_slots() * shape.row_bytes());
   std::vector<uint32_t> pages(shape.num_lists() * shape.pages_per_list());
   std::iota(pages.begin(), pages.end(), 0u);
   std::shuffle(pages.begin(), pages.end(), std::mt19937_64(page_seed));
-  return Make(device, shape, std::move(slot_memory), slot_pool, std::move(pages));
+  return Make(device, shape, std::move(slot_memory), slot_pool, scales, std::move(pages));
 }
 
 size_t DecodeSlots::BytesOver(const DecodeSlotShape& shape) {
@@ -71,18 +73,22 @@ size_t DecodeSlots::BytesOver(const DecodeSlotShape& shape) {
 }
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
-                                                                     void* slot_pool) {
-  WINNOW_CHECK((shape.as_working_set || shape.holds_everything()) && shape.layout.dtype == Dtype::kBf16);
-  return Make(device, shape, nullptr, slot_pool, std::vector<uint32_t>(shape.num_lists() * shape.pages_per_list()));
+                                                                     void* slot_pool, float* scales) {
+  WINNOW_CHECK(shape.as_working_set || shape.holds_everything());
+  WINNOW_CHECK(shape.layout.dtype == (scales == nullptr ? Dtype::kBf16 : Dtype::kI8));
+  return Make(device, shape, nullptr, slot_pool, scales,
+              std::vector<uint32_t>(shape.num_lists() * shape.pages_per_list()));
 }
 
 absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Make(cuda::Device& device, const DecodeSlotShape& shape,
                                                                std::unique_ptr<cuda::DeviceMemory> slot_memory,
-                                                               void* slot_pool, std::vector<uint32_t> pages) {
+                                                               void* slot_pool, float* scales,
+                                                               std::vector<uint32_t> pages) {
   WINNOW_CHECK(shape.holds_everything() || shape.max_budget <= shape.pool_slots);
   WINNOW_CHECK(shape.holds_everything() || (shape.lists_per_kv_head == 1 && shape.reuse_interval == 1));
   std::unique_ptr<DecodeSlots> slots(new DecodeSlots(&device, shape));
   slots->slot_memory_ = std::move(slot_memory);
+  slots->scales_ = scales;
   WINNOW_ASSIGN_OR_RETURN(slots->inbox_memory_, device.Allocate(InferenceInboxBytes(shape.exchange())));
   WINNOW_ASSIGN_OR_RETURN(slots->flags_memory_, device.Allocate(InferenceFlagsBytes(shape.exchange())));
   WINNOW_ASSIGN_OR_RETURN(slots->table_memory_, device.Allocate(slots->CarveTables(nullptr)));

@@ -57,11 +57,11 @@ class DecodeSlots {
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(cuda::Device& device, const DecodeSlotShape& shape,
                                                              uint64_t page_seed);
 
-  // Over slots that are somebody else's, with lists as working sets have them (as_working_set, or holds_everything for
-  // those by position), whose pages SetRow names.
+  // Over slots that are somebody else's, bf16 or int8, with lists as working sets have them (as_working_set, or
+  // holds_everything for those by position), whose pages SetRow names. `scales`: of slots of int8.
   static size_t BytesOver(const DecodeSlotShape& shape);
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
-                                                                 void* slot_pool);
+                                                                 void* slot_pool, float* scales = nullptr);
   // A new sequence in this row, with nothing selected: slot pages [num_lists of a sequence][pages_per_list]. Enqueued;
   // `pages` is read before this returns. The graph forgets a row that sat out a step: this brings it back. `stages`:
   // what its lists select lies at indices of staging slots, and not of positions.
@@ -100,12 +100,12 @@ class DecodeSlots {
   absl::Status UploadLists();
   static absl::StatusOr<std::unique_ptr<DecodeSlots>> Make(cuda::Device& device, const DecodeSlotShape& shape,
                                                            std::unique_ptr<cuda::DeviceMemory> slot_memory,
-                                                           void* slot_pool, std::vector<uint32_t> pages);
+                                                           void* slot_pool, float* scales, std::vector<uint32_t> pages);
 
   cuda::Device* const device_;  // null only to count
   cuda::Stream stream_ = nullptr;
   const DecodeSlotShape shape_;
-  std::unique_ptr<cuda::DeviceMemory> slot_memory_;  // null: somebody else's
+  std::unique_ptr<cuda::DeviceMemory> slot_memory_;  // null: somebody else's; scales of narrow rows lie behind
   std::unique_ptr<cuda::DeviceMemory> inbox_memory_, flags_memory_;
   std::unique_ptr<cuda::DeviceMemory> table_memory_;
   cuda::InferenceInbox inbox_;

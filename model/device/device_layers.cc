@@ -83,6 +83,12 @@ size_t DeviceLayers::AttentionScratchBytes() const {
   return bytes;
 }
 
+int64_t DeviceLayers::wide_rows_stride() const {
+  if (options_.kv_dtype != Dtype::kI8 || options_.max_prefill_rows == 0) return 0;
+  constexpr int64_t kAligned = 128;
+  return (int64_t{options_.max_prompt_tokens} + cuda::kPrefillScalePad + kAligned - 1) / kAligned * kAligned;
+}
+
 uint32_t DeviceLayers::LongestList(int layer, uint32_t max_count) const {
   const uint32_t window = config_.window(layer);
   return window > 0 ? std::min(window, max_count) : max_count;
@@ -110,6 +116,9 @@ size_t DeviceLayers::Carve(void* region) {
   if (prefill_rows > 0)
     prefill_workspace_ = arena.Take(table_.matmul->prefill_workspace_bytes(options_.max_prefill_rows));
   attention_scratch_ = arena.Take(AttentionScratchBytes());
+  const size_t wide_rows = static_cast<size_t>(wide_rows_stride()) * config.num_kv_heads;
+  wide_rows_ = arena.Take(wide_rows * 2 * config.head_dim * kBf16Bytes);
+  wide_scales_ = arena.TakeArray<float>(2 * wide_rows);
   sample_scratch_ = arena.Take(table_.elementwise->sample_scratch_bytes(options_.max_decode_rows, config.vocab_size));
   return arena.used_bytes();
 }
@@ -268,7 +277,10 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .q_bf16 = decode ? nullptr : q_bf16_,
                                            .q_pre_rope = outputs.q_pre_rope,
                                            .q_pre_rope_stride = outputs.q_pre_rope_stride,
+                                           .kv_dtype = outputs.kv_dtype,
                                            .kv_destinations = outputs.kv_destinations,
+                                           .slot_scales = outputs.slot_scales,
+                                           .slot_pool = outputs.slot_pool,
                                            .kv_mirror = outputs.kv_mirror,
                                            .kv_mirror_stride = outputs.kv_mirror_stride,
                                            .mirror_regions = outputs.mirror_regions});
@@ -292,20 +304,37 @@ void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const De
 }
 
 void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
-  table_.prefill->prefill_attention(stream, {.q = q_bf16_,
-                                             .num_queries = num_rows,
-                                             .first_position = kv.first_position,
-                                             .num_query_heads = config().num_query_heads,
-                                             .num_kv_heads = config().num_kv_heads,
-                                             .head_dim = config().head_dim,
-                                             .scale = scale_,
-                                             .kv = kv.rows,
-                                             .kv_head_stride = kv.head_stride,
-                                             .streaming_window = kv.streaming_window,
-                                             .streaming_sinks = kv.streaming_sinks,
-                                             .sliding_window = config().window(layer),
-                                             .sinks = weights_->layer(layer).sinks,
-                                             .out = attention_});
+  cuda::PrefillAttentionParams params = {.q = q_bf16_,
+                                         .num_queries = num_rows,
+                                         .first_position = kv.first_position,
+                                         .num_query_heads = config().num_query_heads,
+                                         .num_kv_heads = config().num_kv_heads,
+                                         .head_dim = config().head_dim,
+                                         .scale = scale_,
+                                         .kv = kv.rows,
+                                         .kv_head_stride = kv.head_stride,
+                                         .streaming_window = kv.streaming_window,
+                                         .streaming_sinks = kv.streaming_sinks,
+                                         .sliding_window = config().window(layer),
+                                         .sinks = weights_->layer(layer).sinks,
+                                         .out = attention_};
+  if (options_.kv_dtype == Dtype::kI8) {
+    float* const value_scales = wide_scales_ + config().num_kv_heads * wide_rows_stride();
+    table_.prefill->widen_rows(stream, {.rows = kv.rows,
+                                        .head_stride = kv.head_stride,
+                                        .num_rows = kv.first_position + num_rows,
+                                        .num_kv_heads = config().num_kv_heads,
+                                        .head_dim = config().head_dim,
+                                        .kv = wide_rows_,
+                                        .key_scales = wide_scales_,
+                                        .value_scales = value_scales,
+                                        .kv_head_stride = wide_rows_stride()});
+    params.kv = wide_rows_;
+    params.kv_head_stride = wide_rows_stride();
+    params.key_scales = wide_scales_;
+    params.value_scales = value_scales;
+  }
+  table_.prefill->prefill_attention(stream, params);
 }
 
 void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {

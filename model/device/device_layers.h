@@ -22,12 +22,15 @@ enum class DevicePhase : uint8_t { kDecode, kPrefill };
 // GPU or a peer's; null where it is not wanted.
 struct RopeOutputs {
   const uint32_t* positions = nullptr;     // [num_rows]; required
+  Dtype kv_dtype = Dtype::kBf16;           // of the rows: kBf16 or kI8
   void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
-  void* kv_mirror = nullptr;               // [num_rows, num_kv_heads, 2 * head_dim] bf16
-  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
-  float* q_pre_rope = nullptr;             // [num_rows, num_query_heads, head_dim]
-  int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
-  void* const* mirror_regions = nullptr;   // as those of cuda::RopeAppendParams
+  float* slot_scales = nullptr;            // as those of cuda::RopeAppendParams, and slot_pool
+  const void* slot_pool = nullptr;
+  void* kv_mirror = nullptr;              // [num_rows, num_kv_heads] rows
+  int64_t kv_mirror_stride = 0;           // bytes from row to row; 0: no gaps
+  float* q_pre_rope = nullptr;            // [num_rows, num_query_heads, head_dim]
+  int64_t q_pre_rope_stride = 0;          // floats from row to row; 0: no gaps
+  void* const* mirror_regions = nullptr;  // as those of cuda::RopeAppendParams
 };
 
 // Where attention of decode rows finds K and V.
@@ -47,7 +50,7 @@ struct DecodeKvView {
 
 // Where attention of a chunk finds K and V by position.
 struct ChunkKvView {
-  const void* rows = nullptr;  // [num_kv_heads] x head_stride rows, bf16
+  const void* rows = nullptr;  // [num_kv_heads] x head_stride rows, bf16 or int8 as the layers' kv_dtype
   int64_t head_stride = 0;
   uint32_t first_position = 0;
   const uint32_t* streaming_window = nullptr;  // [num_kv_heads]; may be null
@@ -66,7 +69,9 @@ struct DeviceLayerOptions {
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
   bool partial_chunks = false;      // of a shard: chunks leave their summands in partial(), too
   uint32_t max_list_rows = 131072;  // longest attention list of a decode row
+  // Of slots and, where it is kI8, of rows of chunks, which belong to prompts of at most max_prompt_tokens.
   Dtype kv_dtype = Dtype::kBf16;
+  uint32_t max_prompt_tokens = 0;
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };
 
@@ -164,6 +169,8 @@ class DeviceLayers {
   size_t Carve(void* region);
   cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
   size_t AttentionScratchBytes() const;
+  // What attention of chunks reads of rows of int8, by position; zero elsewhere.
+  int64_t wide_rows_stride() const;
   // Of lists of at most max_count rows, what the layer's sliding window leaves.
   uint32_t LongestList(int layer, uint32_t max_count) const;
   struct MatmulOutput {
@@ -217,6 +224,8 @@ class DeviceLayers {
   void* matmul_scratch_ = nullptr;
   void* prefill_workspace_ = nullptr;
   void* attention_scratch_ = nullptr;
+  void* wide_rows_ = nullptr;     // [num_kv_heads, wide_rows_stride(), 2 * head_dim] bf16, of int8
+  float* wide_scales_ = nullptr;  // [2, num_kv_heads, wide_rows_stride()] of keys, of values
   void* sample_scratch_ = nullptr;
 };
 

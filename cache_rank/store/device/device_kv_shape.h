@@ -19,7 +19,7 @@ enum class RowTier : uint8_t {
 
 // What a cache rank's GPU holds, fixed at start: nothing is allocated after.
 struct DeviceKvShape {
-  KvLayout layout;  // rows of bf16
+  KvLayout layout;  // rows of bf16, in place of int8, too: their keys are what is scored, and have no copy
   uint32_t max_sequences = 0;
   uint32_t max_positions = 0;    // of one sequence
   uint64_t num_blocks = 0;       // of kBlockTokens rows of one (layer, kv head)

@@ -9,8 +9,13 @@
 namespace winnow {
 
 absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                     const DeviceKvShape& shape, void* slots) {
-  if (shape.layout.dtype != Dtype::kBf16) return absl::InvalidArgumentError("rows in a GPU's memory are bf16");
+                                                                     const DeviceKvShape& shape, void* slots,
+                                                                     const float* slot_scales) {
+  const bool is_int8 = shape.layout.dtype == Dtype::kI8 && shape.rows == RowTier::kInPlace;
+  if (shape.layout.dtype != Dtype::kBf16 && !is_int8) {
+    return absl::InvalidArgumentError("rows in a GPU's memory are bf16, or in place int8");
+  }
+  WINNOW_CHECK(!is_int8 || (slots != nullptr && slot_scales != nullptr && !shape.key_copy));
   const bool elsewhere = shape.rows == RowTier::kElsewhere || shape.rows == RowTier::kPinnedHost;
   const bool may_read = !elsewhere && shape.dram_blocks == 0 && (shape.rows == RowTier::kDevice || slots != nullptr);
   if (!may_read && shape.scores_keys && !shape.key_copy) {
@@ -22,7 +27,10 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));
-  if (shape.rows == RowTier::kInPlace) store->arrays_.rows = slots;
+  if (shape.rows == RowTier::kInPlace) {
+    store->arrays_.rows = slots;
+    store->arrays_.row_scales = slot_scales;
+  }
   WINNOW_RETURN_IF_ERROR(store->Allocate());
   return store;
 }
@@ -246,6 +254,15 @@ absl::Status DeviceKvStore::SetPeerPages(uint32_t sequence, std::span<const uint
 cuda::KeyStore DeviceKvStore::keys(bool of_copy) const {
   WINNOW_CHECK(shape_.key_copy || !of_copy);
   const KvLayout& layout = shape_.layout;
+  if (!of_copy && layout.dtype == Dtype::kI8) {
+    const size_t code_bytes = layout.row.scales_offset_bytes(layout.head_dim, Dtype::kI8);
+    return {.keys = arrays_.rows,
+            .block_stride = static_cast<int64_t>(kBlockTokens * code_bytes),
+            .key_stride = static_cast<int64_t>(code_bytes),
+            .scales = arrays_.row_scales,
+            .scale_stride = 2,
+            .dtype = Dtype::kI8};
+  }
   if (!of_copy) {
     return {.keys = arrays_.rows,
             .block_stride = static_cast<int64_t>(layout.block_bytes()),
@@ -271,7 +288,8 @@ cuda::AppendParams DeviceKvStore::append_params() const {
                             .row_pool = arrays_.rows,
                             .key_copy = arrays_.key_copy,
                             .key_scales = arrays_.key_scales,
-                            .bounds = shape_.cuboids ? nullptr : arrays_.bounds};
+                            .bounds = shape_.cuboids ? nullptr : arrays_.bounds,
+                            .row_scales = arrays_.row_scales};
   if (shape_.page_tokens != 0) params.page_tokens = static_cast<int>(shape_.page_tokens);
   return params;
 }
@@ -288,6 +306,7 @@ void DeviceKvStore::Append(cuda::Stream stream, const cuda::AppendParams& append
                                              .rows_per_list = append.rows_per_list,
                                              .blocks = append.blocks,
                                              .row_pool = arrays_.rows,
+                                             .row_scales = arrays_.row_scales,
                                              .head_dim = append.head_dim,
                                              .page_tokens = static_cast<int>(shape_.page_tokens),
                                              .cuboids = arrays_.bounds});

@@ -19,10 +19,11 @@ namespace winnow {
 class DeviceKvStore {
  public:
   // RESOURCE_EXHAUSTED says what takes how much. `table` and `device` outlive the store.
-  // RowTier::kInPlace: rows are blocks of the slot pool `slots`, whose dtype is bf16, or null where nothing may read
-  // them.
+  // RowTier::kInPlace: rows are blocks of the slot pool `slots`, of the layout's dtype, or null where nothing may read
+  // them. Of int8 `slot_scales` has their scales (cuda::Int8Slots).
   static absl::StatusOr<std::unique_ptr<DeviceKvStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                               const DeviceKvShape& shape, void* slots = nullptr);
+                                                               const DeviceKvShape& shape, void* slots = nullptr,
+                                                               const float* slot_scales = nullptr);
 
   // One without memory: what others take beside a store follows from its shape.
   static std::unique_ptr<DeviceKvStore> Unallocated(const DeviceKvShape& shape);
@@ -79,6 +80,7 @@ class DeviceKvStore {
  private:
   struct Arrays {
     void* rows = nullptr;                       // null: elsewhere; [num_blocks][32][2 * head_dim] bf16
+    const float* row_scales = nullptr;          // [num_blocks][32][2] of rows of int8
     void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8
     float* key_scales = nullptr;                // [num_blocks][32]
     void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16; or cuboids

@@ -171,6 +171,14 @@ __device__ inline void LoadTensor(void* to, const void* map, int x, int y, int z
       "l"(map), "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier))), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
+// Bytes that follow each other, a multiple of 16; so are both addresses.
+__device__ inline void LoadBytes(void* to, const void* from, uint32_t bytes, uint64_t* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(__cvta_generic_to_global(from)), "r"(bytes),
+               "r"(static_cast<uint32_t>(__cvta_generic_to_shared(barrier)))
+               : "memory");
+}
 __device__ inline void StoreTensor(const void* map, int x, int y, int z, const void* from) {
   asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
                "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from))), "r"(x), "r"(y), "r"(z)

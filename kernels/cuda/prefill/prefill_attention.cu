@@ -2,6 +2,7 @@
 #include "kernels/cuda/prefill/prefill_attention.h"
 #include "kernels/cuda/prefill/prefill_mma.h"
 #include "kernels/cuda/prefill/prefill_wgmma.h"
+#include "kernels/cuda/prefill/widen_rows.h"
 
 namespace winnow::cuda {
 namespace {
@@ -17,7 +18,7 @@ void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
 
 }  // namespace
 
-const PrefillAttentionKernels kPrefillAttentionKernels = {.prefill_attention = PrefillAttention,
-                                                          .prefill_attention_any_gpu = PrefillAttentionMma};
+const PrefillAttentionKernels kPrefillAttentionKernels = {
+    .prefill_attention = PrefillAttention, .prefill_attention_any_gpu = PrefillAttentionMma, .widen_rows = WidenRows};
 
 }  // namespace winnow::cuda

@@ -72,7 +72,8 @@ __device__ void CopyRows(__nv_bfloat16* to, const __nv_bfloat16* from, int64_t s
   }
 }
 
-template <int kHeadDim>
+// kScaled: of rows of int8, as in prefill_wgmma.cuh.
+template <int kHeadDim, bool kScaled>
 __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttentionParams p) {
   using L = Layout<kHeadDim>;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -108,6 +109,11 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
   float out[kHeadDim / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
+  // Of this thread's columns 8 n + lane % 4 * 2 and the next of a tile.
+  const auto scales_of = [&](const float* scales, int tile, int n) {
+    return __ldg(reinterpret_cast<const float2*>(scales + kv_head * p.kv_head_stride + tile * kTile + 8 * n) +
+                 lane % 4);
+  };
   int tile = mask.FirstTile();
   copy_tile(tile, 0);
   for (int stage = 0; tile < mask.EndTile(); stage = (stage + 1) % L::kStages) {
@@ -128,6 +134,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
         LoadMatrices(keys + (n + lane % 8 + lane / 16 * 8) * L::kKvPitch + d + lane / 8 % 2 * 8, b);
         MultiplyAdd(a, b[0], b[1], s[n / 8]);
         MultiplyAdd(a, b[2], b[3], s[n / 8 + 1]);
+      }
+    }
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int n = 0; n < kTile / 8; ++n) {
+        const float2 scales = scales_of(p.key_scales, tile, n);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] *= i % 2 == 0 ? scales.x : scales.y;
       }
     }
     if (mask.IsPartial(tile, mask.first + warp * 16)) {
@@ -164,6 +178,14 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
       for (int d = 0; d < kHeadDim / 8; ++d) {
         out[d][2 * r] *= keep;
         out[d][2 * r + 1] *= keep;
+      }
+    }
+    if constexpr (kScaled) {
+#pragma unroll
+      for (int n = 0; n < kTile / 8; ++n) {
+        const float2 scales = scales_of(p.value_scales, tile, n);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) s[n][i] *= i % 2 == 0 ? scales.x : scales.y;
       }
     }
 #pragma unroll
@@ -204,7 +226,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
 template <int kHeadDim>
 void Launch(Stream stream, const PrefillAttentionParams& params) {
   const int num_blocks = (params.num_queries + kQueries - 1) / kQueries;
-  LaunchDependent(PrefillMmaKernel<kHeadDim>,
+  const auto kernel =
+      params.key_scales != nullptr ? PrefillMmaKernel<kHeadDim, true> : PrefillMmaKernel<kHeadDim, false>;
+  LaunchDependent(kernel,
                   {.grid = dim3(num_blocks * params.num_query_heads),
                    .threads = kWarps * kWarp,
                    .shared_bytes = Layout<kHeadDim>::kBytes},

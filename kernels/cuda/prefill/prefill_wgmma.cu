@@ -44,9 +44,9 @@ CUtensorMap EncodeTensor(EncodeTiled encode, const void* data, const TensorShape
   return map;
 }
 
-template <int kHeadDim>
-void Launch(Stream stream, const PrefillAttentionParams& p) {
-  using L = Layout<kHeadDim>;
+template <int kHeadDim, bool kScaled>
+void LaunchOf(Stream stream, const PrefillAttentionParams& p) {
+  using L = Layout<kHeadDim, kScaled>;
   static const EncodeTiled encode = FindEncodeTiled();
   const uint64_t num_keys = uint64_t{p.first_position} + p.num_queries;
   const uint64_t heads = p.num_query_heads;
@@ -78,9 +78,14 @@ void Launch(Stream stream, const PrefillAttentionParams& p) {
                            .section_heads = section_kv_heads * (p.num_query_heads / p.num_kv_heads),
                            .num_query_blocks = (p.num_queries + kQueries - 1) / kQueries};
   LaunchDependent(
-      PrefillWgmmaKernel<kHeadDim>,
+      PrefillWgmmaKernel<kHeadDim, kScaled>,
       {.grid = dim3(order.num_query_blocks * p.num_query_heads), .threads = kThreads, .shared_bytes = L::kBytes},
       stream, p, order, maps);
+}
+
+template <int kHeadDim>
+void Launch(Stream stream, const PrefillAttentionParams& p) {
+  p.key_scales != nullptr ? LaunchOf<kHeadDim, true>(stream, p) : LaunchOf<kHeadDim, false>(stream, p);
 }
 
 }  // namespace

@@ -9,6 +9,9 @@
 // FlashAttention-3 (arXiv:2407.08608): one warpgroup keeps copies of K and V tiles in flight, two others have 64
 // queries of one head each. While a warpgroup's softmax runs, its product with the V tile before and the other
 // warpgroup's products keep the tensor cores busy; named barriers make the two take turns.
+//
+// Of rows of int8 (kScaled) K and V are codes in bf16, and their scales come beside the tiles: scores are multiplied by
+// those of keys, and weights, before they are rounded for the product with V, by those of values.
 
 namespace winnow::cuda::prefill {
 
@@ -24,7 +27,7 @@ inline constexpr float kMostExcess = 8;
 inline constexpr int kTurnBarrier = 1;   // and the next, one per consumer
 inline constexpr int kWriteBarrier = 3;  // and the next
 
-template <int kHeadDim>
+template <int kHeadDim, bool kScaled>
 struct Layout {
   static constexpr int kTile = kHeadDim > 128 ? 80 : 128;
   using Block = SwizzledBlock<kHeadDim % 64 == 0 ? 64 : 32>;
@@ -33,8 +36,18 @@ struct Layout {
   static constexpr int kTileBlockBytes = kTile * Block::kPitchBytes;
   static constexpr int kQBytes = kBlocks * kQBlockBytes;
   static constexpr int kTileBytes = kBlocks * kTileBlockBytes;
+  // Of the keys, then of the values of a stage's tile.
+  static constexpr int kScaleBytes = kScaled ? kTile * static_cast<int>(sizeof(float)) : 0;
   static constexpr int kAlignment = 1024;
-  static constexpr size_t kBytes = kQBytes + 2 * kStages * kTileBytes + kAlignment;
+  static constexpr size_t kBytes = kQBytes + 2 * kStages * (kTileBytes + kScaleBytes) + kAlignment;
+
+  // Of stage `stage`, in the shared memory that begins with the queries.
+  static __device__ unsigned char* Tile(unsigned char* shared, int stage, bool is_v) {
+    return shared + kQBytes + (2 * stage + is_v) * kTileBytes;
+  }
+  static __device__ float* Scales(unsigned char* shared, int stage, bool is_v) {
+    return reinterpret_cast<float*>(shared + kQBytes + 2 * kStages * kTileBytes + (2 * stage + is_v) * kScaleBytes);
+  }
 };
 
 struct TensorMaps {
@@ -63,15 +76,15 @@ struct Barriers {
   uint64_t k_full[kStages], v_full[kStages], k_empty[kStages], v_empty[kStages];
 };
 
-template <int kHeadDim>
-__device__ void Produce(const TensorMaps& maps, const PrefillMask<Layout<kHeadDim>::kTile>& mask, int head, int kv_head,
+template <int kHeadDim, bool kScaled>
+__device__ void Produce(const PrefillAttentionParams& p, const TensorMaps& maps,
+                        const PrefillMask<Layout<kHeadDim, kScaled>::kTile>& mask, int head, int kv_head,
                         int first_query, unsigned char* q_shared, Barriers& barriers) {
-  using L = Layout<kHeadDim>;
+  using L = Layout<kHeadDim, kScaled>;
   ArriveExpecting(&barriers.q_full, L::kQBytes);
   for (int b = 0; b < L::kBlocks; ++b) {
     LoadTensor(q_shared + b * L::kQBlockBytes, &maps.q, b * L::Block::kColumns, head, first_query, &barriers.q_full);
   }
-  unsigned char* tiles = q_shared + L::kQBytes;
   int i = 0;
   for (int tile = mask.FirstTile(); tile < mask.EndTile(); tile = mask.NextTile(tile), ++i) {
     const int stage = i % kStages;
@@ -79,11 +92,15 @@ __device__ void Produce(const TensorMaps& maps, const PrefillMask<Layout<kHeadDi
     for (const bool is_v : {false, true}) {
       Wait(is_v ? &barriers.v_empty[stage] : &barriers.k_empty[stage], parity ^ 1);
       uint64_t* full = is_v ? &barriers.v_full[stage] : &barriers.k_full[stage];
-      ArriveExpecting(full, L::kTileBytes);
-      unsigned char* to = tiles + (2 * stage + is_v) * L::kTileBytes;
+      ArriveExpecting(full, L::kTileBytes + L::kScaleBytes);
+      unsigned char* to = L::Tile(q_shared, stage, is_v);
       for (int b = 0; b < L::kBlocks; ++b) {
         LoadTensor(to + b * L::kTileBlockBytes, &maps.kv, is_v * kHeadDim + b * L::Block::kColumns, tile * L::kTile,
                    kv_head, full);
+      }
+      if constexpr (kScaled) {
+        const float* const scales = (is_v ? p.value_scales : p.key_scales) + kv_head * p.kv_head_stride;
+        LoadBytes(L::Scales(q_shared, stage, is_v), scales + tile * L::kTile, L::kScaleBytes, full);
       }
     }
   }
@@ -138,9 +155,9 @@ struct RowState {
   }
 };
 
-template <int kHeadDim>
+template <int kHeadDim, bool kScaled>
 class Consumer {
-  using L = Layout<kHeadDim>;
+  using L = Layout<kHeadDim, kScaled>;
   using Block = typename L::Block;
   static constexpr int kTile = L::kTile;
   // The product with V in pieces of at most 128 columns.
@@ -163,10 +180,12 @@ class Consumer {
     WgmmaCommit();
     WgmmaWait<0>();
     HoldRegisters(s);
+    ScaleScores(0, s);
     Release(&barriers_.k_empty[0]);
     MaskScores(tile, s);
     rows_.Weigh(scale, s, keep);
-    Round(s, weights);
+    if constexpr (kScaled) Wait(&barriers_.v_full[0], 0);
+    Round(0, s, weights);
     int i = 1;
     for (tile = mask_.NextTile(tile); tile < mask_.EndTile(); tile = mask_.NextTile(tile), ++i) {
       Step(i, tile, scale, s, weights);
@@ -201,6 +220,7 @@ class Consumer {
     ArriveNamed(kTurnBarrier + 1 - number_, kConsumers * kWarpgroup);
     WgmmaWait<1>();
     HoldRegisters(s);
+    ScaleScores(stage, s);
     Release(&barriers_.k_empty[stage]);
     MaskScores(tile, s);
     rows_.Weigh(scale, s, keep);
@@ -211,7 +231,8 @@ class Consumer {
     HoldRegisters(weights);
     Release(&barriers_.v_empty[before]);
     if (__any_sync(0xffffffffu, keep[0] != 1 || keep[1] != 1)) Scale(keep);
-    Round(s, weights);
+    if constexpr (kScaled) Wait(&barriers_.v_full[stage], i / kStages % 2);  // with the tile come its scales
+    Round(stage, s, weights);
   }
 
   // Through the shared memory of this consumer's queries, which nothing reads any more. `sinks`: as in
@@ -268,7 +289,7 @@ class Consumer {
 
   __device__ void IssueScores(int stage, float (&s)[kTile / 2]) const {
     const uint32_t q = Address(q_shared_) + number_ * kConsumerQueries * Block::kPitchBytes;
-    const uint32_t k = Address(q_shared_) + L::kQBytes + 2 * stage * L::kTileBytes;
+    const uint32_t k = Address(L::Tile(q_shared_, stage, false));
 #pragma unroll
     for (int d = 0; d < kHeadDim; d += 16) {
       const int block = d / Block::kColumns, inside = d % Block::kColumns * 2;
@@ -278,7 +299,7 @@ class Consumer {
   }
 
   __device__ void IssueOut(int stage, const uint32_t (&weights)[kTile / 4]) {
-    const uint32_t v = Address(q_shared_) + L::kQBytes + (2 * stage + 1) * L::kTileBytes;
+    const uint32_t v = Address(L::Tile(q_shared_, stage, true));
 #pragma unroll
     for (int key = 0; key < kTile; key += 16) {
 #pragma unroll
@@ -300,9 +321,35 @@ class Consumer {
     }
   }
 
-  static __device__ void Round(const float (&s)[kTile / 2], uint32_t (&weights)[kTile / 4]) {
+  // Of this thread's columns 8 j + lane % 4 * 2 and the next.
+  __device__ float2 ScalesOfColumns(int stage, bool is_v, int j) const {
+    return *reinterpret_cast<const float2*>(L::Scales(q_shared_, stage, is_v) + 8 * j + Lane() % 4 * 2);
+  }
+
+  __device__ void ScaleScores(int stage, float (&s)[kTile / 2]) const {
+    if constexpr (kScaled) {
 #pragma unroll
-    for (int i = 0; i < kTile / 4; ++i) weights[i] = PackBf16(s[2 * i], s[2 * i + 1]);
+      for (int j = 0; j < kTile / 8; ++j) {
+        const float2 scales = ScalesOfColumns(stage, false, j);
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          s[4 * j + 2 * r] *= scales.x;
+          s[4 * j + 2 * r + 1] *= scales.y;
+        }
+      }
+    }
+  }
+
+  __device__ void Round(int stage, const float (&s)[kTile / 2], uint32_t (&weights)[kTile / 4]) const {
+#pragma unroll
+    for (int i = 0; i < kTile / 4; ++i) {
+      if constexpr (kScaled) {
+        const float2 scales = ScalesOfColumns(stage, true, i / 2);
+        weights[i] = PackBf16(s[2 * i] * scales.x, s[2 * i + 1] * scales.y);
+      } else {
+        weights[i] = PackBf16(s[2 * i], s[2 * i + 1]);
+      }
+    }
   }
 
   __device__ void Scale(const float (&keep)[2]) {
@@ -323,11 +370,11 @@ class Consumer {
 
 #endif
 
-template <int kHeadDim>
+template <int kHeadDim, bool kScaled>
 __global__ void __launch_bounds__(kThreads, 1)
     PrefillWgmmaKernel(PrefillAttentionParams p, WorkOrder order, const __grid_constant__ TensorMaps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using L = Layout<kHeadDim>;
+  using L = Layout<kHeadDim, kScaled>;
   extern __shared__ unsigned char shared[];
   __shared__ Barriers barriers;
   unsigned char* q_shared = shared + (L::kAlignment - __cvta_generic_to_shared(shared) % L::kAlignment) % L::kAlignment;
@@ -351,12 +398,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   const PrefillMask<L::kTile> mask(p, kv_head, first_query, kQueries);
   if (threadIdx.x < kWarpgroup) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x == 0) Produce<kHeadDim>(maps, mask, head, kv_head, first_query, q_shared, barriers);
+    if (threadIdx.x == 0) {
+      Produce<kHeadDim, kScaled>(p, maps, mask, head, kv_head, first_query, q_shared, barriers);
+    }
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     // The same in all lanes, which the compiler cannot see otherwise: descriptors stay in uniform registers.
     const int number = __shfl_sync(0xffffffffu, threadIdx.x / kWarpgroup - 1, 0);
-    Consumer<kHeadDim> consumer(mask, number, q_shared, barriers);
+    Consumer<kHeadDim, kScaled> consumer(mask, number, q_shared, barriers);
     consumer.Run(p.scale * kLog2E);
     consumer.Write(maps, p.sinks, p.scale * kLog2E, head, first_query);
   }

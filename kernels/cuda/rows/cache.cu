@@ -2,6 +2,7 @@
 
 #include "common/base/check.h"
 #include "kernels/cuda/rows/append.cuh"
+#include "kernels/cuda/rows/bound_int8_rows.cuh"
 #include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/rows/diff.cuh"
 #include "kernels/cuda/rows/flags.cuh"
@@ -32,19 +33,25 @@ __global__ void Ping(uint32_t* peer_flag, const WaitParams p, uint32_t rounds, b
   }
 }
 
+template <int kHeadDim>
+void LaunchAppendOf(Stream stream, const AppendParams& p, const LaunchShape& shape) {
+  LaunchDependent(p.row_scales != nullptr ? BoundInt8Rows<kHeadDim> : Append<kHeadDim>, shape, stream, p);
+}
+
 void LaunchAppend(Stream stream, const AppendParams& p) {
+  WINNOW_CHECK(p.row_scales == nullptr || (p.rows == nullptr && p.key_copy == nullptr && p.bounds != nullptr));
   if (p.num_lists == 0 || p.rows_per_list == 0) return;
   const int tasks = p.num_lists * AppendPages(p.rows_per_list, p.page_tokens);
   const LaunchShape shape{.grid = dim3((tasks + kAppendWarps - 1) / kAppendWarps), .threads = kAppendWarps * 32};
   switch (p.head_dim) {
     case 64:
-      return LaunchDependent(Append<64>, shape, stream, p);
+      return LaunchAppendOf<64>(stream, p, shape);
     case 96:
-      return LaunchDependent(Append<96>, shape, stream, p);
+      return LaunchAppendOf<96>(stream, p, shape);
     case 128:
-      return LaunchDependent(Append<128>, shape, stream, p);
+      return LaunchAppendOf<128>(stream, p, shape);
     case 256:
-      return LaunchDependent(Append<256>, shape, stream, p);
+      return LaunchAppendOf<256>(stream, p, shape);
     default:
       WINNOW_CHECK(false);
   }

@@ -26,6 +26,9 @@ struct AppendParams {
   float* key_scales = nullptr;  // [num_blocks][32]
   void* bounds = nullptr;       // PageStore::bounds; may be null
   int page_tokens = 16;
+  // Set: rows of int8 lie in their blocks, row_pool [num_blocks][32] codes of key and value, and these are their
+  // scales, [num_blocks][32][2]. Their pages' bounds alone are kept, rounded outwards to bf16.
+  const float* row_scales = nullptr;
 };
 
 // What is resident in an inference rank's pool of one list, as the cache rank knows it: all device memory of the cache

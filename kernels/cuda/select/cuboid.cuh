@@ -14,7 +14,7 @@ inline constexpr int kCuboidWarps = 4;
 
 // One warp per (list, page that ends among the list's rows); a lane has kHeadDim / 32 neighbouring dimensions. The
 // arithmetic is the CPU backend's, operation by operation (cache_rank/index/page_indexer.cc).
-template <int kHeadDim>
+template <int kHeadDim, bool kInt8>
 __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidParams p) {
   WaitForInputs();
   LetDependentsStart();
@@ -30,8 +30,17 @@ __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidPa
   if ((page + 1) * p.page_tokens > last) return;
   const uint32_t begin = page * p.page_tokens;
   const uint32_t block = p.blocks[p.lists[index].first_block + begin / kBlockTokens];
-  const auto* rows = static_cast<const __nv_bfloat16*>(p.row_pool) +
-                     (static_cast<size_t>(block) * kBlockTokens + begin % kBlockTokens) * (2 * kHeadDim) + lane * kDims;
+  const size_t first_row = static_cast<size_t>(block) * kBlockTokens + begin % kBlockTokens;
+  const auto element = [&](int row, int i) {
+    const size_t at = (first_row + row) * (2 * kHeadDim) + lane * kDims + i;
+    if constexpr (kInt8) {
+      // A key whose scale is not finite counts as zeros, as it does where it is scored.
+      const float scale = p.row_scales[2 * (first_row + row)];
+      return static_cast<float>(static_cast<const int8_t*>(p.row_pool)[at]) * (scale < INFINITY ? scale : 0);
+    } else {
+      return __bfloat162float(static_cast<const __nv_bfloat16*>(p.row_pool)[at]);
+    }
+  };
   float high[kDims], low[kDims], distance[kDims];
 #pragma unroll
   for (int i = 0; i < kDims; ++i) {
@@ -43,7 +52,7 @@ __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidPa
   for (int row = 0; row < p.page_tokens; ++row) {
 #pragma unroll
     for (int i = 0; i < kDims; ++i) {
-      const float x = __bfloat162float(rows[static_cast<size_t>(row) * (2 * kHeadDim) + i]);
+      const float x = element(row, i);
       high[i] = x > high[i] && x <= FLT_MAX ? x : high[i];
       low[i] = x < low[i] && x >= -FLT_MAX ? x : low[i];
     }
@@ -58,7 +67,7 @@ __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidPa
   for (int row = 0; row < p.page_tokens; ++row) {
 #pragma unroll
     for (int i = 0; i < kDims; ++i) {
-      const float x = __bfloat162float(rows[static_cast<size_t>(row) * (2 * kHeadDim) + i]);
+      const float x = element(row, i);
       const float off = fabsf(__fsub_rn(x, centre[i]));
       distance[i] = __fadd_rn(distance[i], off <= FLT_MAX ? off : 0);
     }

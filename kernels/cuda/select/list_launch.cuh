@@ -120,8 +120,16 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
                           .page_keys = static_cast<uint32_t*>(page_keys),
                           .key_scores = key_scores,
                           .key_stride = key_stride};
-  params.keys.dtype == Dtype::kF8 ? LaunchListSelectOf<UnitFormat::kF8>(stream, launch)
-                                  : LaunchListSelectOf<UnitFormat::kBf16>(stream, launch);
+  switch (params.keys.dtype) {
+    case Dtype::kI8:
+      LaunchListSelectOf<UnitFormat::kI8>(stream, launch);
+      break;
+    case Dtype::kF8:
+      LaunchListSelectOf<UnitFormat::kF8>(stream, launch);
+      break;
+    default:
+      LaunchListSelectOf<UnitFormat::kBf16>(stream, launch);
+  }
   return true;
 }
 

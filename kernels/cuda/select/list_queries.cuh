@@ -41,6 +41,14 @@ class ListQueries {
   // kF8: f16, scaled by a power of two.
   __device__ __forceinline__ void StoreForKeys(float scale, uint8_t* operand, float* factors) const {
     uint8_t* const to = operand + query_ * Operand<kFormat, kDim>::kStride;
+    if constexpr (kFormat == UnitFormat::kI8) {
+      const Int8Step step(WarpMaxBits(MaxBits(own_)));
+      const auto codes = step.Quantize(own_);
+#pragma unroll
+      for (int i = 0; i < kDim / 32; ++i) to[i * 32 + lane_] = codes.at[i];
+      if (lane_ == 0) factors[query_] = step.scale * scale;
+      return;
+    }
     float unit = 1;
     if constexpr (kFormat == UnitFormat::kF8) {
       float largest = 0;

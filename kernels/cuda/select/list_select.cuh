@@ -243,7 +243,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
                           params.keys.block_stride,
                           params.keys.key_stride,
                           5,
-                          granules};
+                          granules,
+                          params.keys.scale_stride};
     UnitStream<kFormat, kDim, true> stream(table, begin / kTileUnits + warp, kListWarps, end, ring, tables);
     stream.Begin();
     if (!narrows) store_queries();

@@ -41,19 +41,25 @@ __global__ void __launch_bounds__(kThreads) TellCounts(const TellCountsParams p)
     p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
 }
 
+template <int kHeadDim>
+void LaunchIndexCuboidsOf(Stream stream, const CuboidParams& p, const LaunchShape& shape) {
+  LaunchDependent(p.row_scales != nullptr ? IndexCuboids<kHeadDim, true> : IndexCuboids<kHeadDim, false>, shape, stream,
+                  p);
+}
+
 void LaunchIndexCuboids(Stream stream, const CuboidParams& p) {
   if (p.num_lists == 0 || p.rows_per_list == 0) return;
   const int64_t tasks = p.num_lists * int64_t{(p.rows_per_list + p.page_tokens - 1) / p.page_tokens};
   const LaunchShape shape{.grid = dim3(Blocks(tasks, kCuboidWarps)), .threads = kCuboidWarps * 32};
   switch (p.head_dim) {
     case 64:
-      return LaunchDependent(IndexCuboids<64>, shape, stream, p);
+      return LaunchIndexCuboidsOf<64>(stream, p, shape);
     case 96:
-      return LaunchDependent(IndexCuboids<96>, shape, stream, p);
+      return LaunchIndexCuboidsOf<96>(stream, p, shape);
     case 128:
-      return LaunchDependent(IndexCuboids<128>, shape, stream, p);
+      return LaunchIndexCuboidsOf<128>(stream, p, shape);
     case 256:
-      return LaunchDependent(IndexCuboids<256>, shape, stream, p);
+      return LaunchIndexCuboidsOf<256>(stream, p, shape);
     default:
       WINNOW_CHECK(false);
   }

@@ -22,9 +22,11 @@ struct CuboidParams {
   int rows_per_list = 1;
   const uint32_t* blocks = nullptr;
   const void* row_pool = nullptr;  // [num_blocks][32][2 * head_dim] bf16; device or pinned host memory
-  int head_dim = 0;                // 64, 96, 128 or 256
-  int page_tokens = 32;            // 16 or 32
-  void* cuboids = nullptr;         // [num_blocks][32 / page_tokens][2 * head_dim] bf16
+  // Set: row_pool has codes of int8 instead, and these are their scales, [num_blocks][32][2].
+  const float* row_scales = nullptr;
+  int head_dim = 0;         // 64, 96, 128 or 256
+  int page_tokens = 32;     // 16 or 32
+  void* cuboids = nullptr;  // [num_blocks][32 / page_tokens][2 * head_dim] bf16
 };
 
 // Chooses units of consecutive rows, pages or several pages together, by scores of their pages. Rows [first, last) of a

@@ -39,7 +39,7 @@ inline constexpr int kMaxWarpRuns = 4;
 template <UnitFormat kFormat, uint32_t kRun>
 struct RunColumns {
   uint32_t slots[kMaxWarpRuns * kRun];  // block << 5 | unit in its block
-  float scales[kFormat == UnitFormat::kF8 ? kMaxWarpRuns * kRun : 1];
+  float scales[HasScales(kFormat) ? kMaxWarpRuns * kRun : 1];
 };
 
 // One warp scores columns [first + i * run_step, first + i * run_step + kRun) below `end`, for i < num_runs.
@@ -77,9 +77,10 @@ class RunScorer {
   // Has the first stage under way.
   __device__ __forceinline__ void Begin() {
     Load(0, even_);
-    if constexpr (kFormat == UnitFormat::kF8) {
+    if constexpr (HasScales(kFormat)) {
       for (uint32_t i = lane_; i < num_stages_ / kRunStages * kRun; i += 32) {
-        columns_.scales[i] = table_.scales[columns_.slots[i]];
+        const float scale = table_.scales[size_t{columns_.slots[i]} * table_.scale_stride];
+        columns_.scales[i] = kFormat == UnitFormat::kI8 ? ScoredScale(scale) : scale;
       }
       __syncwarp();
     }
@@ -165,24 +166,38 @@ class RunScorer {
 #pragma unroll
     for (int c = 0; c < Stage::kChunks; ++c) {
       const uint8_t* query = query_ + (batch * Stage::kChunks + c) * 4 * Op::kLaneBytes;
+      if constexpr (kFormat == UnitFormat::kI8) {
 #pragma unroll
-      for (int part = 0; part < Op::kLaneBytes / 16; ++part) {
-        const uint4 q = reinterpret_cast<const uint4*>(query)[part];
+        for (int part = 0; part < Op::kVector / 8; ++part) {
+          const uint2 q = reinterpret_cast<const uint2*>(query)[part];
 #pragma unroll
-        for (int t = 0; t < Stage::kTiles; ++t) {
-          const uint32_t* w0 = from.units[t][0][c].words;
-          const uint32_t* w1 = from.units[t][1][c].words;
-          if constexpr (kFormat == UnitFormat::kBf16) {
-            cuda::Multiply<kFormat>(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
-            cuda::Multiply<kFormat>(sums_[t], {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
-          } else {
+          for (int t = 0; t < Stage::kTiles; ++t) {
+            const uint32_t* w0 = from.units[t][0][c].words + 2 * part;
+            const uint32_t* w1 = from.units[t][1][c].words + 2 * part;
+            MultiplyInt8(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
+          }
+        }
+        continue;
+      } else {
 #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              const uint32_t u0 = w0[2 * part + i], u1 = w1[2 * part + i];
-              const uint32_t a[4] = {HalvesOf(static_cast<uint16_t>(u0)), HalvesOf(static_cast<uint16_t>(u1)),
-                                     HalvesOf(static_cast<uint16_t>(u0 >> 16)),
-                                     HalvesOf(static_cast<uint16_t>(u1 >> 16))};
-              cuda::Multiply<kFormat>(sums_[t], a, i == 0 ? q.x : q.z, i == 0 ? q.y : q.w);
+        for (int part = 0; part < Op::kLaneBytes / 16; ++part) {
+          const uint4 q = reinterpret_cast<const uint4*>(query)[part];
+#pragma unroll
+          for (int t = 0; t < Stage::kTiles; ++t) {
+            const uint32_t* w0 = from.units[t][0][c].words;
+            const uint32_t* w1 = from.units[t][1][c].words;
+            if constexpr (kFormat == UnitFormat::kBf16) {
+              cuda::Multiply<kFormat>(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
+              cuda::Multiply<kFormat>(sums_[t], {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
+            } else {
+#pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                const uint32_t u0 = w0[2 * part + i], u1 = w1[2 * part + i];
+                const uint32_t a[4] = {HalvesOf(static_cast<uint16_t>(u0)), HalvesOf(static_cast<uint16_t>(u1)),
+                                       HalvesOf(static_cast<uint16_t>(u0 >> 16)),
+                                       HalvesOf(static_cast<uint16_t>(u1 >> 16))};
+                cuda::Multiply<kFormat>(sums_[t], a, i == 0 ? q.x : q.z, i == 0 ? q.y : q.w);
+              }
             }
           }
         }
@@ -195,31 +210,30 @@ class RunScorer {
 
   __device__ __forceinline__ void Store(int stage, int tile, const RunOutput& out) {
     const int query = lane_ % 4 * 2;
-    float(&sums)[4] = sums_[tile];
+    const UnitSum<kFormat>(&sums)[4] = sums_[tile];
+    float x[4];  // scores times log2(e), of columns in the softmaxes
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const int place = Column(stage, tile, half);
       const uint32_t column = first_ + stage / kRunStages * run_step_ + place % kRun;
       float* scores = out.scores + column;
       float key_scale = 1;
-      if constexpr (kFormat == UnitFormat::kF8) key_scale = columns_.scales[place];
+      if constexpr (HasScales(kFormat)) key_scale = columns_.scales[place];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        float& score = sums[2 * half + i];
-        score *= factor_[i];
-        if constexpr (kFormat == UnitFormat::kF8) score *= key_scale;
+        const float score = ScoreOf<kFormat>(sums[2 * half + i], factor_[i], key_scale);
         if (column < end_ && query + i < out.group) scores[(query + i) * out.stride] = score;
-        score = column < out.part_end ? score * kLog2E : -INFINITY;
+        x[2 * half + i] = column < out.part_end ? score * kLog2E : -INFINITY;
       }
     }
     if (out.parts == nullptr) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       SoftmaxPart& part = part_[i];
-      const float largest = fmaxf(part.largest, fmaxf(sums[i], sums[2 + i]));
+      const float largest = fmaxf(part.largest, fmaxf(x[i], x[2 + i]));
       // A reference that is a number, so that empty columns add 0.
       const float reference = largest == -INFINITY ? 0 : largest;
-      part.sum = part.sum * Exp2(part.largest - reference) + Exp2(sums[i] - reference) + Exp2(sums[2 + i] - reference);
+      part.sum = part.sum * Exp2(part.largest - reference) + Exp2(x[i] - reference) + Exp2(x[2 + i] - reference);
       part.largest = largest;
     }
   }
@@ -245,7 +259,7 @@ class RunScorer {
   const int num_stages_;
   const uint64_t policy_ = StreamPolicy();
   Stage even_, odd_;
-  float sums_[Stage::kTiles][4];
+  UnitSum<kFormat> sums_[Stage::kTiles][4];
   float factor_[2];
   const uint8_t* query_;
   SoftmaxPart part_[2] = {{-INFINITY, 0}, {-INFINITY, 0}};

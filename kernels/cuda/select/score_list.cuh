@@ -63,7 +63,9 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
                   params.blocks + list.first_block,
                   params.keys.block_stride,
                   params.keys.key_stride,
-                  5};
+                  5,
+                  nullptr,
+                  params.keys.scale_stride};
   if constexpr (kPages) {
     end = summed = list.num_keys / page_rows;
     table.data = static_cast<const uint8_t*>(params.pages.bounds);
@@ -90,6 +92,34 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
       launch.parts == nullptr ? nullptr : launch.parts + static_cast<int64_t>(launch.max_runs) * kMaxGroup * index;
   scorer.Finish(operand, factors,
                 {launch.scores + launch.stride * params.group * index, launch.stride, params.group, parts, summed});
+}
+
+template <UnitFormat kFormat, int kDim, bool kPages>
+void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns) {
+  // A warp takes several runs where that leaves enough blocks to fill a large device.
+  constexpr uint32_t kColumns = kScoreWarps * (kPages ? kPageRun : kKeyRun), kEnoughBlocks = 500;
+  const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
+  uint32_t warp_runs = kMaxWarpRuns;
+  while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
+  if (blocks == 0 || lists == 0) return;
+  LaunchDependent(ScoreKernel<kFormat, kDim, kPages>,
+                  {.grid = dim3((blocks + warp_runs - 1) / warp_runs, lists), .threads = kScoreWarps * 32}, stream,
+                  launch);
+}
+
+template <UnitFormat kFormat>
+void ScoreKeysOf(Stream stream, const ScoreLaunch& launch) {
+  const uint32_t max_columns = launch.params.max_keys;
+  switch (launch.params.head_dim) {
+    case 64:
+      return LaunchScore<kFormat, 64, false>(stream, launch, max_columns);
+    case 96:
+      return LaunchScore<kFormat, 96, false>(stream, launch, max_columns);
+    case 128:
+      return LaunchScore<kFormat, 128, false>(stream, launch, max_columns);
+    case 256:
+      return LaunchScore<kFormat, 256, false>(stream, launch, max_columns);
+  }
 }
 
 }  // namespace winnow::cuda

@@ -7,6 +7,11 @@
 #include "kernels/cuda/select/value_top_k.cuh"
 
 namespace winnow::cuda {
+
+// In files of their own.
+extern template void ScoreKeysOf<UnitFormat::kI8>(Stream, const ScoreLaunch&);
+extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);
+
 namespace {
 
 // The top-k of given values.
@@ -150,37 +155,15 @@ size_t SelectScratchBytes(const SelectParams& params) {
   return params.pages.bounds == nullptr ? bytes : std::max(bytes, PlanFor(params, true).scratch_bytes);
 }
 
-template <UnitFormat kFormat, int kDim, bool kPages>
-void LaunchScore(Stream stream, const ScoreLaunch& launch, uint32_t max_columns) {
-  // A warp takes several runs where that leaves enough blocks to fill a large device.
-  constexpr uint32_t kColumns = kScoreWarps * (kPages ? kPageRun : kKeyRun), kEnoughBlocks = 500;
-  const uint32_t lists = launch.params.num_lists, blocks = (max_columns + kColumns - 1) / kColumns;
-  uint32_t warp_runs = kMaxWarpRuns;
-  while (warp_runs > 1 && (blocks + warp_runs - 1) / warp_runs * lists < kEnoughBlocks) warp_runs /= 2;
-  if (blocks == 0 || lists == 0) return;
-  LaunchDependent(ScoreKernel<kFormat, kDim, kPages>,
-                  {.grid = dim3((blocks + warp_runs - 1) / warp_runs, lists), .threads = kScoreWarps * 32}, stream,
-                  launch);
-}
-
-template <UnitFormat kFormat>
-void ScoreKeysOf(Stream stream, const ScoreLaunch& launch) {
-  const uint32_t max_columns = launch.params.max_keys;
-  switch (launch.params.head_dim) {
-    case 64:
-      return LaunchScore<kFormat, 64, false>(stream, launch, max_columns);
-    case 96:
-      return LaunchScore<kFormat, 96, false>(stream, launch, max_columns);
-    case 128:
-      return LaunchScore<kFormat, 128, false>(stream, launch, max_columns);
-    case 256:
-      return LaunchScore<kFormat, 256, false>(stream, launch, max_columns);
-  }
-}
-
 void ScoreKeys(Stream stream, const ScoreLaunch& launch) {
-  launch.params.keys.dtype == Dtype::kF8 ? ScoreKeysOf<UnitFormat::kF8>(stream, launch)
-                                         : ScoreKeysOf<UnitFormat::kBf16>(stream, launch);
+  switch (launch.params.keys.dtype) {
+    case Dtype::kI8:
+      return ScoreKeysOf<UnitFormat::kI8>(stream, launch);
+    case Dtype::kF8:
+      return ScoreKeysOf<UnitFormat::kF8>(stream, launch);
+    default:
+      return ScoreKeysOf<UnitFormat::kBf16>(stream, launch);
+  }
 }
 
 void ScorePageBounds(Stream stream, const ScoreLaunch& launch) {

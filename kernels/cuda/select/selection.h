@@ -19,13 +19,15 @@ struct SelectionList {
 };
 
 // Keys as stored: block b's key j lies at keys + b * block_stride + j * key_stride (bytes), 32 keys to a block. The K
-// halves of stored rows (key_stride = row bytes) and a copy of the keys alone (key_stride = key bytes) both fit.
+// halves of stored rows (key_stride = row bytes) and a copy of the keys alone (key_stride = key bytes) both fit, and so
+// do the keys of rows of int8 with scales apart (Int8Slots), which have the scores of the CPU backend, bit for bit.
 struct KeyStore {
   const void* keys = nullptr;
   int64_t block_stride = 0;
   int64_t key_stride = 0;
-  const float* scales = nullptr;  // [num_blocks, 32], kF8 only
-  Dtype dtype = Dtype::kBf16;     // kBf16 or kF8
+  const float* scales = nullptr;  // [num_blocks, 32], scale_stride floats apart; kF8 and kI8
+  uint32_t scale_stride = 1;
+  Dtype dtype = Dtype::kBf16;  // kBf16, kF8 or kI8
 };
 
 // Scores of a page: the bound max(q,0).max + min(q,0).min (Quest, arXiv:2406.10774) or the cuboid mean's dot product.

@@ -5,11 +5,17 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
+
+#include "kernels/cuda/device/int8_codes.cuh"
 
 // Scores of a group's queries on tensor cores: sixteen units (keys, or pages' pseudo-keys) are the rows of a product,
 // the queries, padded to eight, its columns. A lane loads its part of the units from memory straight into the operand
 // registers; for that the head dimension is permuted, alike in units and queries, so that a lane's elements are
 // neighbours.
+//
+// Keys of int8 are multiplied by queries of int8 in integers, and scores have the bits of the CPU backend's
+// (KeyScoreParams in kernels/params.h).
 
 namespace winnow::cuda {
 
@@ -20,17 +26,24 @@ inline constexpr uint32_t kKeyRun = 128, kPageRun = 64;
 inline constexpr uint32_t kGranule = 16;  // rows that a two-stage selection scores or leaves out together
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-enum class UnitFormat { kBf16, kF8 };
+enum class UnitFormat { kBf16, kF8, kI8 };
+constexpr bool HasScales(UnitFormat format) {
+  return format != UnitFormat::kBf16;
+}
+// What the products of a unit's elements are added up in.
+template <UnitFormat kFormat>
+using UnitSum = std::conditional_t<kFormat == UnitFormat::kI8, int32_t, float>;
 
 // Where the units of one list lie. Column c is unit c, or with `granules` row granules[c / 16] * 16 + c % 16.
 struct UnitTable {
   const uint8_t* data;
-  const float* scales;     // [num_blocks, 32], kF8 only
+  const float* scales;     // [num_blocks, 32], scale_stride floats apart; with HasScales
   const uint32_t* blocks;  // of the list
   int64_t block_stride;    // bytes
   int64_t unit_stride;
   uint32_t block_shift;  // 2^block_shift units to a block
   const uint32_t* granules = nullptr;
+  uint32_t scale_stride = 1;
 
   __device__ uint32_t Unit(uint32_t column) const {
     return granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
@@ -43,10 +56,12 @@ struct Operand {
   static constexpr int kRowBytes = kFormat == UnitFormat::kBf16 ? 2 * kDim : kDim;  // of a unit
   static constexpr int kVector = kRowBytes % 64 == 0 ? 16 : 8;                      // bytes that a lane loads at once
   static constexpr int kChunks = kRowBytes / (4 * kVector);
-  static constexpr int kLaneBytes = kFormat == UnitFormat::kBf16 ? kVector : 2 * kVector;
+  static constexpr int kElementBytes = kFormat == UnitFormat::kI8 ? 1 : 2;               // of a query
+  static constexpr int kLaneBytes = kFormat == UnitFormat::kF8 ? 2 * kVector : kVector;  // 16 or 32; of kI8 8 or 16
   // Padded so that the lanes that read together hit all banks once.
-  static constexpr int kPhase = kLaneBytes == 32 ? 16 : 64;
-  static constexpr int kStride = 2 * kDim + (kPhase - 2 * kDim % 128 + 128) % 128;
+  static constexpr int kPhase = kLaneBytes == 32 ? 16 : kLaneBytes == 16 ? 64 : 32;
+  static constexpr int kRowOfQuery = kElementBytes * kDim;
+  static constexpr int kStride = kRowOfQuery + (kPhase - kRowOfQuery % 128 + 128) % 128;
   static constexpr int kBytes = kMaxGroup * kStride;
 };
 
@@ -63,7 +78,12 @@ __device__ __forceinline__ float UnitOf(float largest) {
   return exponent >= 1u << 23 && exponent <= 252u << 23 ? __uint_as_float(exponent) : 1;
 }
 
-// Rounds queries [group, dim] to bf16 or, scaled by a power of two that `factors` [8] takes back, to f16.
+// The scale of a key of int8 as scorers take it: one that is not finite belongs to a key of zeros.
+__device__ __forceinline__ float ScoredScale(float scale) {
+  return scale < INFINITY ? scale : 0;
+}
+
+// Rounds queries [group, dim] to bf16 or, scaled by a power of two that `factors` [8] takes back, to f16; or to int8.
 // kPages: of [dim / 2] elements the positive parts, then the negative ones. A warp to a query, those from first_warp
 // on; ends without a barrier.
 template <UnitFormat kFormat, int kDim, bool kPages>
@@ -74,6 +94,18 @@ __device__ void LoadQueries(const float* queries, int group, float scale, uint8_
   constexpr int kQueryDim = kPages ? kDim / 2 : kDim;
   const float* query = queries + static_cast<int64_t>(warp) * kQueryDim;
   float unit = 1;
+  if constexpr (kFormat == UnitFormat::kI8) {
+    static_assert(!kPages);
+    float own[kDim / 32];
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) own[i] = warp < group ? query[i * 32 + lane] : 0;
+    const Int8Step step(WarpMaxBits(MaxBits(own)));
+    const auto codes = step.Quantize(own);
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) operand[warp * Operand<kFormat, kDim>::kStride + i * 32 + lane] = codes.at[i];
+    if (lane == 0) factors[warp] = step.scale * scale;
+    return;
+  }
   if (kFormat == UnitFormat::kF8 && warp < group) {
     float largest = 0;
 #pragma unroll
@@ -136,6 +168,23 @@ __device__ __forceinline__ void Multiply(float (&sums)[4], const uint32_t (&a)[4
         : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
   }
+}
+
+// The integers of four elements to a word: of two units' words [2 i] and [2 i + 1], by those of a query.
+__device__ __forceinline__ void MultiplyInt8(int32_t (&sums)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, "
+      "%3};"
+      : "+r"(sums[0]), "+r"(sums[1]), "+r"(sums[2]), "+r"(sums[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// A score from a unit's sum: by the query's factor and the unit's scale.
+template <UnitFormat kFormat>
+__device__ __forceinline__ float ScoreOf(UnitSum<kFormat> sum, float factor, float scale) {
+  if constexpr (kFormat == UnitFormat::kI8) return __fmul_rn(static_cast<float>(sum), __fmul_rn(factor, scale));
+  float score = sum * factor;
+  if constexpr (kFormat == UnitFormat::kF8) score *= scale;
+  return score;
 }
 
 __device__ __forceinline__ uint32_t HalvesOf(uint16_t two_e4m3) {

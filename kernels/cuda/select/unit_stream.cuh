@@ -92,6 +92,11 @@ class UnitStream {
     const uint8_t* own = operand + lane_ / 4 * Op::kStride + lane_ % 4 * Op::kLaneBytes;
 #pragma unroll
     for (int chunk = 0; chunk < Op::kChunks; ++chunk) {
+      if constexpr (Op::kLaneBytes == 8) {
+        const uint2 words = *reinterpret_cast<const uint2*>(own + chunk * 4 * Op::kLaneBytes);
+        query[chunk][0] = words.x;
+        query[chunk][1] = words.y;
+      }
 #pragma unroll
       for (int part = 0; part < Op::kLaneBytes / 16; ++part) {
         const uint4 words = reinterpret_cast<const uint4*>(own + chunk * 4 * Op::kLaneBytes)[part];
@@ -104,7 +109,7 @@ class UnitStream {
     const float factor[2] = {factors[lane_ % 4 * 2], factors[lane_ % 4 * 2 + 1]};
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles_; ++tile) {
-      float sums[4] = {};
+      UnitSum<kFormat> sums[4] = {};
 #pragma unroll
       for (int slab = 0; slab < Slabs::kCount; ++slab) {
         WaitForCopies<kRingStages - 2>();
@@ -114,13 +119,14 @@ class UnitStream {
         Multiply(&query[slab * Slabs::kChunks], sums);
       }
       // Of the lane's unit among the first eight, and among the last eight.
-      float scores[2][2] = {{sums[0] * factor[0], sums[1] * factor[1]}, {sums[2] * factor[0], sums[3] * factor[1]}};
-      if constexpr (kFormat == UnitFormat::kF8) {
+      float scores[2][2];
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const float scale = tables_.scales[tile % (kRingStages + 1)][half * 8 + lane_ / 4];
-          scores[half][0] *= scale, scores[half][1] *= scale;
-        }
+      for (int half = 0; half < 2; ++half) {
+        float scale = 1;
+        if constexpr (HasScales(kFormat)) scale = tables_.scales[tile % (kRingStages + 1)][half * 8 + lane_ / 4];
+        if constexpr (kFormat == UnitFormat::kI8) scale = ScoredScale(scale);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) scores[half][i] = ScoreOf<kFormat>(sums[2 * half + i], factor[i], scale);
       }
       sink.Add(first_ + tile * step_ + lane_ / 4, scores);
     }
@@ -138,7 +144,7 @@ class UnitStream {
   }
   __device__ __forceinline__ void Publish(int batch, const Place& place) {
     tables_.offsets[batch % 2][lane_] = place.block * table_.block_stride + place.in_block * table_.unit_stride;
-    if constexpr (kFormat == UnitFormat::kF8) tables_.slots[batch % 2][lane_] = place.block << 5 | place.in_block;
+    if constexpr (HasScales(kFormat)) tables_.slots[batch % 2][lane_] = place.block << 5 | place.in_block;
   }
 
   // Where the tiles from `tile` on lie, one to a lane.
@@ -165,10 +171,10 @@ class UnitStream {
         CopyAsync16(stage + item * 16, units + unit * table_.unit_stride + slab * Slabs::kBytes + piece * 16, true);
       }
     }
-    if constexpr (kFormat == UnitFormat::kF8) {
+    if constexpr (HasScales(kFormat)) {
       if (slab == 0 && lane_ < kTileUnits) {
-        CopyAsync4(&tables_.scales[tile % (kRingStages + 1)][lane_],
-                   table_.scales + (static_cast<int64_t>(block) << table_.block_shift) + in_block + lane_);
+        const int64_t unit = (static_cast<int64_t>(block) << table_.block_shift) + in_block + lane_;
+        CopyAsync4(&tables_.scales[tile % (kRingStages + 1)][lane_], table_.scales + unit * table_.scale_stride);
       }
     }
   }
@@ -200,10 +206,10 @@ class UnitStream {
                       table_.data + tables_.offsets[batch][of_tile + unit] + slab * Slabs::kBytes + piece * 16, true);
         }
       }
-      if constexpr (kFormat == UnitFormat::kF8) {
+      if constexpr (HasScales(kFormat)) {
         if (slab == 0 && lane_ < kTileUnits) {
           CopyAsync4(&tables_.scales[tile % (kRingStages + 1)][lane_],
-                     table_.scales + tables_.slots[batch][of_tile + lane_]);
+                     table_.scales + size_t{tables_.slots[batch][of_tile + lane_]} * table_.scale_stride);
         }
       }
     }
@@ -211,7 +217,7 @@ class UnitStream {
     produced_ = produced_ + 1 == kRingStages ? 0 : produced_ + 1;
   }
 
-  __device__ __forceinline__ void Multiply(const uint32_t (*query)[Op::kLaneBytes / 4], float (&sums)[4]) {
+  __device__ __forceinline__ void Multiply(const uint32_t (*query)[Op::kLaneBytes / 4], UnitSum<kFormat> (&sums)[4]) {
     const uint8_t* stage = ring_ + consumed_ * kStageBytes;
     consumed_ = consumed_ + 1 == kRingStages ? 0 : consumed_ + 1;
     const uint32_t row = lane_ / 4;
@@ -233,7 +239,10 @@ class UnitStream {
       }
 #pragma unroll
       for (int i = 0; i < Op::kLaneBytes / 8; ++i) {
-        if constexpr (kFormat == UnitFormat::kBf16) {
+        if constexpr (kFormat == UnitFormat::kI8) {
+          MultiplyInt8(sums, {words[0][2 * i], words[1][2 * i], words[0][2 * i + 1], words[1][2 * i + 1]},
+                       query[c][2 * i], query[c][2 * i + 1]);
+        } else if constexpr (kFormat == UnitFormat::kBf16) {
           cuda::Multiply<kFormat>(sums, {words[0][2 * i], words[1][2 * i], words[0][2 * i + 1], words[1][2 * i + 1]},
                                   query[c][2 * i], query[c][2 * i + 1]);
         } else {

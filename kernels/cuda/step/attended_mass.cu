@@ -84,6 +84,16 @@ struct Elements<UnitFormat::kF8> {
   }
 };
 
+template <>
+struct Elements<UnitFormat::kI8> {
+  static constexpr int kPerVector = 16;
+  static __device__ void Expand(const uint4& v, float (&out)[16]) {
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 16; ++i) out[i] = static_cast<float>(static_cast<int8_t>(words[i / 4] >> i % 4 * 8));
+  }
+};
+
 // Scores of one key with the group's queries, which lie in shared memory: all threads read the same element.
 template <UnitFormat kFormat>
 __device__ void ScoreKey(const uint8_t* key, const float* queries, int group, int head_dim,
@@ -168,7 +178,10 @@ __global__ void __launch_bounds__(kThreads) AttendedMass(const AttendedMassParam
     float scores[kMaxGroup];
     ScoreKey<kFormat>(data, queries, p.group, p.head_dim, scores);
     float factor = p.scale * kLog2E;
-    if constexpr (kFormat == UnitFormat::kF8) factor *= p.keys.scales[int64_t{block} * kBlockTokens + in_block];
+    if constexpr (HasScales(kFormat)) {
+      const float scale = p.keys.scales[(int64_t{block} * kBlockTokens + in_block) * p.keys.scale_stride];
+      factor *= kFormat == UnitFormat::kI8 ? ScoredScale(scale) : scale;
+    }
     const bool attended =
         key < list.first || key >= list.last || (is_selected[(key - first) / 32] >> (key - first) % 32 & 1) != 0;
 #pragma unroll
@@ -222,7 +235,9 @@ size_t ScratchBytes(const AttendedMassParams& p) {
 void Launch(Stream stream, const AttendedMassParams& p) {
   const MassScratch scratch = MassScratch::At(p, p.scratch);
   const dim3 grid(scratch.max_chunks, static_cast<unsigned>(p.num_rows * p.num_kv_heads));
-  auto* const kernel = p.keys.dtype == Dtype::kF8 ? AttendedMass<UnitFormat::kF8> : AttendedMass<UnitFormat::kBf16>;
+  auto* const kernel = p.keys.dtype == Dtype::kF8   ? AttendedMass<UnitFormat::kF8>
+                       : p.keys.dtype == Dtype::kI8 ? AttendedMass<UnitFormat::kI8>
+                                                    : AttendedMass<UnitFormat::kBf16>;
   kernel<<<grid, kThreads, 0, stream>>>(p, scratch);
 }
 

@@ -48,10 +48,11 @@ struct NormRowsParams {
 };
 
 // Splits qkv into heads, adds biases, normalises q and k per head (Qwen3), rotates both, and writes K and V of row i as
-// one row of bf16 to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a peer's mailbox; null
-// drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads, 2 * head_dim] too. head_dim is a
-// multiple of 4 up to 256, above 128 of 8. Where a part of a head turns, elements of q and k come out in the order of
-// ModelConfig::HeadShape.
+// one row of kv_dtype (RowLayout) to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a
+// peer's mailbox; null drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads] rows too.
+// head_dim is a multiple of 4 up to 256, above 128 of 8. Where a part of a head turns, elements of q and k come out in
+// the order of ModelConfig::HeadShape. Codes and scales of int8 have the bits of the CPU backend's, from the same
+// rotated elements.
 struct RopeAppendParams {
   const float* qkv = nullptr;  // [num_rows, qkv_stride]
   int64_t qkv_stride = 0;
@@ -71,9 +72,14 @@ struct RopeAppendParams {
   void* q_bf16 = nullptr;                  // the same rounded to bf16, for prefill attention; may be null
   float* q_pre_rope = nullptr;             // may be null; may be a peer's memory
   int64_t q_pre_rope_stride = 0;           // floats from row to row; 0: no gaps
+  Dtype kv_dtype = Dtype::kBf16;           // of rows: kBf16 or kI8
   void* const* kv_destinations = nullptr;  // may be null
-  void* kv_mirror = nullptr;               // may be null
-  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: no gaps
+  // kI8: destinations are the codes of slots of slot_pool, 2 * head_dim bytes each, whose scales lie apart: [slots][2].
+  // Null: scales lie behind a row's codes.
+  float* slot_scales = nullptr;
+  const void* slot_pool = nullptr;
+  void* kv_mirror = nullptr;     // may be null
+  int64_t kv_mirror_stride = 0;  // bytes from row to row; 0: no gaps
   // [num_rows] device memory that no kernel writes, may be null: q_pre_rope and kv_mirror are then offsets, not 0, into
   // the region that a row has here. Rows without one are not mirrored.
   void* const* mirror_regions = nullptr;

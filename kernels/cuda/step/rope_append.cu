@@ -1,7 +1,9 @@
 #include <algorithm>
 
 #include "common/base/check.h"
+#include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/int8_codes.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/step/rope_append.h"
 
@@ -77,11 +79,52 @@ __device__ void Normalise(const HeadPart<kPairs>& weight, bool active, float eps
   }
 }
 
+// What is written of a kv head's key and value.
+template <int kPairs, Dtype kDtype>
+struct HeadRow;
+
+template <int kPairs>
+struct HeadRow<kPairs, Dtype::kBf16> {
+  const HeadPart<kPairs>&key, &value;
+
+  __device__ HeadRow(const HeadPart<kPairs>& k, const HeadPart<kPairs>& v, bool) : key(k), value(v) {}
+  __device__ void Store(void* row, int at, int half) const {
+    StorePart(key, static_cast<__nv_bfloat16*>(row), at, half);
+    StorePart(value, static_cast<__nv_bfloat16*>(row) + 2 * half, at, half);
+  }
+  __device__ void StoreScales(float*) const {}
+};
+
+template <int kPairs>
+struct HeadRow<kPairs, Dtype::kI8> {
+  static constexpr int kElements = 2 * kPairs;
+  using Word = std::conditional_t<kPairs == 2, uint16_t, uint32_t>;
+  Int8Codes<kPairs> key_low, key_high, value_low, value_high;
+  float2 scales;
+
+  // All lanes of the warp; those without elements pass active = false.
+  __device__ HeadRow(const HeadPart<kPairs>& k, const HeadPart<kPairs>& v, bool active) {
+    const Int8Step key(WarpMaxBits(active ? max(MaxBits(k.low), MaxBits(k.high)) : 0));
+    const Int8Step value(WarpMaxBits(active ? max(MaxBits(v.low), MaxBits(v.high)) : 0));
+    key_low = key.Quantize(k.low), key_high = key.Quantize(k.high);
+    value_low = value.Quantize(v.low), value_high = value.Quantize(v.high);
+    scales = make_float2(key.scale, value.scale);
+  }
+  __device__ void Store(void* row, int at, int half) const {
+    auto* const codes = static_cast<int8_t*>(row) + at;
+    *reinterpret_cast<Word*>(codes) = key_low.template As<Word>();
+    *reinterpret_cast<Word*>(codes + half) = key_high.template As<Word>();
+    *reinterpret_cast<Word*>(codes + 2 * half) = value_low.template As<Word>();
+    *reinterpret_cast<Word*>(codes + 3 * half) = value_high.template As<Word>();
+  }
+  __device__ void StoreScales(float* to) const { *reinterpret_cast<float2*>(to) = scales; }
+};
+
 // What a warp reads for one head; of kv heads, V and the row's destination too.
 template <int kPairs>
 struct HeadInput {
   HeadPart<kPairs> part, v;
-  __nv_bfloat16* destination = nullptr;
+  std::byte* destination = nullptr;
 
   // V is read at `v_at`.
   __device__ void Load(const RopeAppendParams& p, size_t row, int head, PartPlace at, PartPlace v_at) {
@@ -93,15 +136,22 @@ struct HeadInput {
     v = LoadPart<kPairs>(projected + v_head * p.head_dim, v_at);
     if (p.qkv_bias != nullptr) Add(LoadPart<kPairs>(p.qkv_bias + v_head * p.head_dim, v_at), &v);
     if (p.kv_destinations != nullptr) {
-      destination = static_cast<__nv_bfloat16*>(p.kv_destinations[row * p.num_kv_heads + head - p.num_query_heads]);
+      destination = static_cast<std::byte*>(p.kv_destinations[row * p.num_kv_heads + head - p.num_query_heads]);
     }
   }
 };
 
+// Where the scales of the row whose codes begin at `codes` lie.
+__device__ float* ScalesOf(const RopeAppendParams& p, std::byte* codes) {
+  const size_t code_bytes = 2 * static_cast<size_t>(p.head_dim);
+  if (p.slot_scales == nullptr) return reinterpret_cast<float*>(codes + code_bytes);
+  return p.slot_scales + static_cast<size_t>(codes - static_cast<const std::byte*>(p.slot_pool)) / code_bytes * 2;
+}
+
 // One warp per head: blockIdx.x is the row, and the heads (query heads, then kv heads) go round the warps of the
 // row's CTAs. The angles of a row are computed once per warp, while its first head is on its way, and
 // the next head is loaded before one is worked on.
-template <int kPairs>
+template <int kPairs, Dtype kDtype>
 __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendParams p) {
   const int half = p.head_dim / 2;
   const int lane = threadIdx.x % kWarp;
@@ -148,7 +198,20 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
       rotated.low[j] = part.low[j] * cosine[j] - part.high[j] * sine[j];
       rotated.high[j] = part.high[j] * cosine[j] + part.low[j] * sine[j];
     }
-    if (active && is_query) {
+    if (!is_query) {
+      const HeadRow<kPairs, kDtype> kv(rotated, input.v, active);
+      const auto store = [&](std::byte* to, float* scales) {
+        if (active) kv.Store(to, at, half);
+        if (lane == 0) kv.StoreScales(scales);
+      };
+      if (input.destination != nullptr) store(input.destination, ScalesOf(p, input.destination));
+      if (p.kv_mirror != nullptr && mirrors) {
+        const size_t row_bytes = RowLayout().bytes(p.head_dim, kDtype);
+        auto* const mirror = reinterpret_cast<std::byte*>(reinterpret_cast<int64_t>(p.kv_mirror) + region);
+        std::byte* const out = mirror + row * p.kv_mirror_stride + (head - p.num_query_heads) * row_bytes;
+        store(out, reinterpret_cast<float*>(out + 2 * p.head_dim));
+      }
+    } else if (active) {
       const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
       if (p.q_pre_rope != nullptr && mirrors) {
         auto* const pre_rope = reinterpret_cast<float*>(reinterpret_cast<int64_t>(p.q_pre_rope) + region);
@@ -156,17 +219,6 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
       }
       if (p.q != nullptr) StorePart(rotated, p.q + offset, at, half);
       if (p.q_bf16 != nullptr) StorePart(rotated, static_cast<__nv_bfloat16*>(p.q_bf16) + offset, at, half);
-    } else if (active) {
-      if (input.destination != nullptr) {
-        StorePart(rotated, input.destination, at, half);
-        StorePart(input.v, input.destination + p.head_dim, at, half);
-      }
-      if (p.kv_mirror != nullptr && mirrors) {
-        auto* const mirror = reinterpret_cast<__nv_bfloat16*>(reinterpret_cast<int64_t>(p.kv_mirror) + region);
-        __nv_bfloat16* out = mirror + row * p.kv_mirror_stride + (head - p.num_query_heads) * 2 * p.head_dim;
-        StorePart(rotated, out, at, half);
-        StorePart(input.v, out + p.head_dim, at, half);
-      }
     }
     if (next_head >= num_rotated) return;
     head = next_head;
@@ -190,9 +242,16 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   if (strided.rotary_dim == 0) strided.rotary_dim = params.head_dim;
   WINNOW_CHECK(strided.rotary_dim % (params.head_dim <= 128 ? 4 : 8) == 0 && strided.rotary_dim <= params.head_dim);
   if (strided.q_pre_rope_stride == 0) strided.q_pre_rope_stride = params.num_query_heads * params.head_dim;
-  if (strided.kv_mirror_stride == 0) strided.kv_mirror_stride = params.num_kv_heads * 2 * params.head_dim;
-  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % 2 == 0);
-  LaunchDependent(params.head_dim <= 128 ? RopeAppendKernel<2> : RopeAppendKernel<4>, shape, stream, strided);
+  if (strided.kv_mirror_stride == 0) {
+    const size_t row_bytes = RowLayout().bytes(params.head_dim, params.kv_dtype);
+    strided.kv_mirror_stride = static_cast<int64_t>(params.num_kv_heads * row_bytes);
+  }
+  const bool is_int8 = params.kv_dtype == Dtype::kI8;
+  WINNOW_CHECK(is_int8 || params.kv_dtype == Dtype::kBf16);
+  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % (is_int8 ? 8 : 4) == 0);
+  const auto narrow = is_int8 ? RopeAppendKernel<2, Dtype::kI8> : RopeAppendKernel<2, Dtype::kBf16>;
+  const auto wide = is_int8 ? RopeAppendKernel<4, Dtype::kI8> : RopeAppendKernel<4, Dtype::kBf16>;
+  LaunchDependent(params.head_dim <= 128 ? narrow : wide, shape, stream, strided);
 }
 
 }  // namespace winnow::cuda

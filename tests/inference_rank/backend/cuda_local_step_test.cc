@@ -14,6 +14,8 @@
 #include "inference_rank/backend/cuda_backend.h"
 #include "inference_rank/memory/working_set.h"
 #include "inference_rank/sequence/sampler.h"
+#include "kernels/cpu/rotation.h"
+#include "kernels/cpu/row_scales.h"
 #include "kernels/cpu/scalar.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
@@ -34,19 +36,20 @@ uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
   return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
 }
 
-// A backend with slots for a few sequences, whose prompts are random rows.
-class CudaLocalStepTest : public testing::Test {
+// A backend with slots for a few sequences, whose prompts are random rows of that type.
+class CudaLocalStepTest : public testing::TestWithParam<Dtype> {
  protected:
   void SetUp() override {
     setenv("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN, 1);
     WriteTinyCheckpoint(kModel, folder_.path());
     config_ = LoadModelConfig(folder_.path()).value();
-    layout_ = config_.kv_layout(Dtype::kBf16);
+    layout_ = config_.kv_layout(GetParam());
     const int gpus[] = {0};
     backend_ =
         NewCudaBackend(
             {.checkpoint = Checkpoint::Open(folder_.path()).value(),
              .config = &config_,
+             .kv_dtype = GetParam(),
              .max_context_tokens = kMaxContext,
              .prefill_chunk_tokens = 64,
              .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 6},
@@ -71,18 +74,50 @@ class CudaLocalStepTest : public testing::Test {
         .position = prompt,
         .tokens = {seed % kModel.vocab_size}};
     std::mt19937 random(seed);
-    std::vector<uint16_t> row(layout_.row_bytes() / sizeof(uint16_t));
     for (uint32_t p = 0; p < prompt; ++p) {
       for (int layer = 0; layer < layout_.num_layers; ++layer) {
         for (int head = 0; head < layout_.num_kv_heads; ++head) {
-          for (uint16_t& element : row)
-            element = static_cast<uint16_t>(0x3e00 + random() % 0x200 + random() % 2 * 0x8000);
-          stream.set->WriteRow(layer, head, p, row.data());
+          stream.set->WriteRow(layer, head, p, RandomRow(random).data());
         }
       }
     }
     stream.set->FinishLoad(prompt);
     return stream;
+  }
+
+  // Elements of magnitudes between an eighth and a half.
+  std::vector<std::byte> RandomRow(std::mt19937& random) const {
+    std::vector<float> elements(2 * static_cast<size_t>(layout_.head_dim));
+    for (float& element : elements) {
+      element = Bf16ToF32(static_cast<uint16_t>(0x3e00 + random() % 0x200 + random() % 2 * 0x8000));
+    }
+    std::vector<std::byte> row(layout_.row_bytes());
+    StoreRow(elements.data(), elements.data() + layout_.head_dim, layout_.head_dim, layout_.dtype, row.data());
+    return row;
+  }
+  // Of a slot, whose scales of int8 lie behind the codes of all slots.
+  std::vector<std::byte> RowIn(const void* slot) const {
+    const auto* const first = static_cast<const std::byte*>(slots_->rows());
+    const size_t number = static_cast<size_t>(static_cast<const std::byte*>(slot) - first) / layout_.row_bytes();
+    const size_t elements = layout_.row.scales_offset_bytes(layout_.head_dim, layout_.dtype);
+    const auto* const row = first + number * elements;
+    std::vector<std::byte> bytes(row, row + elements);
+    if (layout_.dtype == Dtype::kI8) {
+      const size_t num_slots = size_t{slots_->num_pages()} * kSlotPageTokens;
+      const auto* const scales = first + num_slots * elements + number * 2 * sizeof(float);
+      bytes.insert(bytes.end(), scales, scales + 2 * sizeof(float));
+    }
+    return bytes;
+  }
+  std::vector<float> KeyIn(const void* slot) const {
+    const std::vector<std::byte> row = RowIn(slot);
+    std::vector<float> key(layout_.head_dim);
+    for (int d = 0; d < layout_.head_dim; ++d) {
+      key[d] = layout_.dtype == Dtype::kI8
+                   ? reinterpret_cast<const int8_t*>(row.data())[d] * KeyScale(row.data(), layout_.head_dim)
+                   : Bf16ToF32(reinterpret_cast<const uint16_t*>(row.data())[d]);
+    }
+    return key;
   }
 
   // The logits of the stream's newest token, by frames and alone; its rows stay.
@@ -110,8 +145,8 @@ class CudaLocalStepTest : public testing::Test {
     std::vector<std::byte> rows;
     for (int layer = 0; layer < layout_.num_layers; ++layer) {
       for (int head = 0; head < layout_.num_kv_heads; ++head) {
-        const auto* row = static_cast<const std::byte*>(stream.set->PlaceOfRow(layer, head, position));
-        rows.insert(rows.end(), row, row + layout_.row_bytes());
+        const std::vector<std::byte> row = RowIn(stream.set->PlaceOfRow(layer, head, position));
+        rows.insert(rows.end(), row.begin(), row.end());
       }
     }
     return rows;
@@ -175,10 +210,18 @@ class CudaLocalStepTest : public testing::Test {
       }
       return out;
     }
+    // Keys of int8 are scored with a query that is rounded as they are.
+    std::vector<float> AsScored(std::vector<float> query) const {
+      if (test_.layout_.dtype != Dtype::kI8) return query;
+      std::vector<int8_t> codes(query.size());
+      const float scale = QuantizeInt8(query.data(), static_cast<int>(query.size()), codes.data());
+      std::transform(codes.begin(), codes.end(), query.begin(), [scale](int8_t code) { return code * scale; });
+      return query;
+    }
     double Score(const std::vector<float>& query, int layer, int head, uint32_t row) const {
-      const auto* key = static_cast<const uint16_t*>(stream_.set->PlaceOfRow(layer, head, row));
+      const std::vector<float> key = test_.KeyIn(stream_.set->PlaceOfRow(layer, head, row));
       double score = 0;
-      for (size_t d = 0; d < query.size(); ++d) score += double{query[d]} * Bf16ToF32(key[d]);
+      for (size_t d = 0; d < query.size(); ++d) score += double{query[d]} * key[d];
       return score / std::sqrt(static_cast<double>(query.size()));
     }
     // The rows of the greatest importance below the recent window: the softmax over all earlier keys, by query head.
@@ -191,7 +234,7 @@ class CudaLocalStepTest : public testing::Test {
         for (int g = 0; g < test_.layout_.group_size(); ++g) {
           const int query_head = head * test_.layout_.group_size() + g;
           const std::vector<float> query =
-              Rotated(queries_[layer].data() + static_cast<size_t>(query_head) * test_.layout_.head_dim);
+              AsScored(Rotated(queries_[layer].data() + static_cast<size_t>(query_head) * test_.layout_.head_dim));
           std::vector<double> weights;
           double sum = 0;
           for (uint32_t row = 0; row < position; ++row) {
@@ -239,7 +282,7 @@ class CudaLocalStepTest : public testing::Test {
   std::optional<SlotPool> slots_;
 };
 
-TEST_F(CudaLocalStepTest, TokensRowsAndLogitsAreThoseOfStepsByFramesWhateverTheBatch) {
+TEST_P(CudaLocalStepTest, TokensRowsAndLogitsAreThoseOfStepsByFramesWhateverTheBatch) {
   constexpr int kSteps = 70;  // past the end of a page
   const std::vector<uint32_t> prompts = {1, 63, 64, 130, 5};
   std::vector<std::vector<uint32_t>> expected;
@@ -287,7 +330,7 @@ TEST_F(CudaLocalStepTest, TokensRowsAndLogitsAreThoseOfStepsByFramesWhateverTheB
 }
 
 // The masks of a step, said between its logits and its draw, hold for that step and its rows alone.
-TEST_F(CudaLocalStepTest, RowsDrawFromTheirMasks) {
+TEST_P(CudaLocalStepTest, RowsDrawFromTheirMasks) {
   constexpr int kSteps = 20;
   const auto may_draw = [](int row, int step, uint32_t id) { return row != 1 && (id * 7 + step + row) % 5 == 0; };
   std::vector<std::vector<uint32_t>> expected;
@@ -331,7 +374,7 @@ TEST_F(CudaLocalStepTest, RowsDrawFromTheirMasks) {
   for (int row = 0; row < 3; ++row) EXPECT_EQ(streams[row].tokens, expected[row]) << "row " << row;
 }
 
-TEST_F(CudaLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood) {
+TEST_P(CudaLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood) {
   constexpr int kSteps = 12;
   const auto expected = [&](uint32_t seed, uint32_t prompt) {
     Stream stream = NewStream(seed, prompt);
@@ -363,7 +406,7 @@ TEST_F(CudaLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood) {
 }
 
 // Rows of two predictors, with budgets of their own, beside a dense one.
-TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOthers) {
+TEST_P(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOthers) {
   constexpr int kSteps = 45;
   const std::vector<SelectionSpec> specs = {
       {.predictor = Predictor::kExact, .budget_tokens = 20, .recent_tokens = 32},
@@ -422,16 +465,28 @@ TEST_F(CudaLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOth
   EXPECT_EQ(measured[4], 0);
 }
 
-TEST_F(CudaLocalStepTest, WhatIsNotSelectedInPlaceIsSaid) {
+TEST_P(CudaLocalStepTest, WhatIsNotSelectedInPlaceIsSaid) {
   const auto refusal = [&](SelectionSpec spec) { return std::string(client().Serves(spec).message()); };
   EXPECT_THAT(refusal({.predictor = Predictor::kTemporal}), testing::HasSubstr("look back"));
-  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .key_copy = KeyCopy::kInt8}), testing::HasSubstr("8-bit keys"));
+  const std::string of_8_bits = refusal({.predictor = Predictor::kExact, .key_copy = KeyCopy::kInt8});
+  if (GetParam() == Dtype::kI8) {
+    EXPECT_EQ(of_8_bits, "") << "they are those of the rows";
+  } else {
+    EXPECT_THAT(of_8_bits, testing::HasSubstr("8-bit keys"));
+  }
   EXPECT_THAT(refusal({.predictor = Predictor::kExact, .scorer = Scorer::kTwoStage}), testing::HasSubstr("pages"));
   EXPECT_THAT(refusal({.predictor = Predictor::kExact, .min_captured_mass = 0.9f}), testing::HasSubstr("correction"));
   EXPECT_EQ(refusal({.predictor = Predictor::kExact}), "");
 }
 
-TEST_F(CudaLocalStepTest, SeveralGpusHaveNone) {
+INSTANTIATE_TEST_SUITE_P(Rows, CudaLocalStepTest, testing::Values(Dtype::kBf16, Dtype::kI8),
+                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+
+using CudaLocalStepOfSeveralGpusTest = CudaLocalStepTest;
+INSTANTIATE_TEST_SUITE_P(Rows, CudaLocalStepOfSeveralGpusTest, testing::Values(Dtype::kBf16),
+                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+
+TEST_P(CudaLocalStepOfSeveralGpusTest, HaveNone) {
   const int gpus[] = {0, 1};
   const auto backend = NewCudaBackend(
       {.checkpoint = Checkpoint::Open(folder_.path()).value(),

@@ -16,6 +16,7 @@
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
+#include "kernels/cpu/quantize.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow::test {
@@ -70,6 +71,30 @@ void Wait(Stream, const cuda::WaitParams& p) {
   }
 }
 
+// The nearest bf16 that is not less, or not greater.
+uint16_t RoundTowards(float value, bool up) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  const bool away_from_zero = up == (value > 0);
+  return static_cast<uint16_t>((bits >> 16) + (away_from_zero && (bits & 0xffff) != 0 ? 1 : 0));
+}
+
+// Of rows of int8, whose bounds are rounded outwards.
+void AppendInt8ToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t position, size_t row) {
+  const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
+  const auto* const codes = static_cast<const int8_t*>(p.row_pool) + row * 2 * dim;
+  const float own = p.row_scales[2 * row], scale = std::isfinite(own) ? own : 0;
+  uint16_t* const greatest =
+      static_cast<uint16_t*>(p.bounds) + (size_t{block} * (kBlockTokens / p.page_tokens) + page) * 2 * dim;
+  uint16_t* const least = greatest + dim;
+  const bool begins = position % p.page_tokens == 0;
+  for (size_t d = 0; d < dim; ++d) {
+    const float key = static_cast<float>(codes[d]) * scale;
+    if (begins || key > FromBf16(greatest[d])) greatest[d] = RoundTowards(key, true);
+    if (begins || key < FromBf16(least[d])) least[d] = RoundTowards(key, false);
+  }
+}
+
 // Maxima and minima of a page's keys grow with each; the page's first begins them.
 void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t position, const uint16_t* key) {
   const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
@@ -91,6 +116,10 @@ void Append(Stream, const cuda::AppendParams& p) {
       const uint32_t position = p.positions[list] + i;
       const uint32_t block = p.blocks[p.lists[list].first_block + position / kBlockTokens];
       const size_t row = size_t{block} * kBlockTokens + position % kBlockTokens;
+      if (p.row_scales != nullptr) {
+        AppendInt8ToBounds(p, block, position, row);
+        continue;
+      }
       const auto* const stored = static_cast<const uint16_t*>(p.row_pool) + row * row_elements;
       const auto* from = p.rows == nullptr ? stored
                                            : static_cast<const uint16_t*>(p.rows) +
@@ -117,10 +146,25 @@ std::vector<float> KeyAt(const Params& p, const cuda::SelectionList& list, uint3
       static_cast<const std::byte*>(p.keys.keys) + block * p.keys.block_stride + in_block * p.keys.key_stride;
   std::vector<float> out(p.head_dim);
   for (int d = 0; d < p.head_dim; ++d) {
-    out[d] = p.keys.dtype == Dtype::kBf16
-                 ? FromBf16(reinterpret_cast<const uint16_t*>(key)[d])
-                 : FromF8(reinterpret_cast<const uint8_t*>(key)[d]) * p.keys.scales[block * kBlockTokens + in_block];
+    if (p.keys.dtype == Dtype::kBf16) {
+      out[d] = FromBf16(reinterpret_cast<const uint16_t*>(key)[d]);
+      continue;
+    }
+    const float scale = p.keys.scales[(block * kBlockTokens + in_block) * p.keys.scale_stride];
+    out[d] = p.keys.dtype == Dtype::kI8 ? reinterpret_cast<const int8_t*>(key)[d] * (std::isfinite(scale) ? scale : 0)
+                                        : FromF8(reinterpret_cast<const uint8_t*>(key)[d]) * scale;
   }
+  return out;
+}
+
+// What keys are scored with: of int8 the query is rounded as they are.
+template <typename Params>
+std::vector<float> ScoringQuery(const Params& p, const float* query) {
+  std::vector<float> out(query, query + p.head_dim);
+  if (p.keys.dtype != Dtype::kI8) return out;
+  std::vector<int8_t> codes((p.head_dim + 7) / 8 * 8);
+  const float scale = QuantizeInt8(query, p.head_dim, codes.data());
+  for (int d = 0; d < p.head_dim; ++d) out[d] = static_cast<float>(codes[d]) * scale;
   return out;
 }
 
@@ -178,14 +222,15 @@ void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, ui
     std::vector<double> mass(list.num_keys);
     std::vector<double> scores(list.num_keys);
     for (int g = 0; g < p.group; ++g) {
-      const float* query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
+      const std::vector<float> query =
+          ScoringQuery(p, p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim);
       for (uint32_t k = 0; k < list.num_keys; ++k) {
         if (!scored[k]) {
           scores[k] = -INFINITY;
           continue;
         }
         const std::vector<float> key = KeyAt(p, list, k);
-        scores[k] = p.scale * std::inner_product(key.begin(), key.end(), query, 0.0);
+        scores[k] = p.scale * std::inner_product(key.begin(), key.end(), query.begin(), 0.0);
       }
       const double most = *std::max_element(scores.begin(), scores.end());
       double sum = 0;

@@ -108,9 +108,9 @@ std::vector<float> OrderedHeads(const float* heads, int num_heads, int head_dim,
 void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   const size_t q_features = static_cast<size_t>(p.num_query_heads) * p.head_dim;
   const size_t features = q_features + 2 * static_cast<size_t>(p.num_kv_heads) * p.head_dim;
-  const size_t row_elements = 2 * static_cast<size_t>(p.head_dim);
+  const size_t row_bytes = RowLayout().bytes(p.head_dim, p.kv_dtype);
   std::vector<float> qkv(p.num_rows * features), q(p.num_rows * q_features), pre_rope(q.size());
-  std::vector<uint16_t> rows(p.num_rows * p.num_kv_heads * row_elements);
+  std::vector<std::byte> rows(p.num_rows * p.num_kv_heads * row_bytes);
   for (int row = 0; row < p.num_rows; ++row) {
     for (size_t i = 0; i < features; ++i) {
       qkv[row * features + i] = p.qkv[row * p.qkv_stride + i] + (p.qkv_bias == nullptr ? 0 : p.qkv_bias[i]);
@@ -138,15 +138,15 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
                              .positions = p.positions,
                              .rope_inv_freq = p.rope_inv_freq,
                              .rope_attention_factor = p.rope_attention_factor,
-                             .kv_dtype = Dtype::kBf16,
+                             .kv_dtype = p.kv_dtype,
                              .q_pre_rope = pre_rope.data(),
                              .q = q.data(),
                              .kv_rows = rows.data()});
   if (p.q != nullptr) std::copy(q.begin(), q.end(), p.q);
   if (p.q_bf16 != nullptr) Store(q, Dtype::kBf16, p.q_bf16);
-  const size_t kv_elements = p.num_kv_heads * row_elements;
+  const size_t kv_bytes = p.num_kv_heads * row_bytes;
   const size_t q_stride = p.q_pre_rope_stride == 0 ? q_features : p.q_pre_rope_stride;
-  const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_elements : p.kv_mirror_stride;
+  const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_bytes : p.kv_mirror_stride;
   for (int row = 0; row < p.num_rows; ++row) {
     const auto region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<intptr_t>(p.mirror_regions[row]);
     if (p.mirror_regions != nullptr && region == 0) continue;
@@ -155,13 +155,22 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
       std::copy_n(pre_rope.begin() + row * q_features, q_features, out + row * q_stride);
     }
     if (p.kv_mirror != nullptr) {
-      auto* const out = reinterpret_cast<uint16_t*>(reinterpret_cast<intptr_t>(p.kv_mirror) + region);
-      std::copy_n(rows.begin() + row * kv_elements, kv_elements, out + row * kv_stride);
+      auto* const out = reinterpret_cast<std::byte*>(reinterpret_cast<intptr_t>(p.kv_mirror) + region);
+      std::memcpy(out + row * kv_stride, rows.data() + row * kv_bytes, kv_bytes);
     }
   }
   for (size_t i = 0; p.kv_destinations != nullptr && i < static_cast<size_t>(p.num_rows) * p.num_kv_heads; ++i) {
     if (p.kv_destinations[i] == nullptr) continue;
-    std::memcpy(p.kv_destinations[i], rows.data() + i * row_elements, row_elements * sizeof(uint16_t));
+    const std::byte* const row = rows.data() + i * row_bytes;
+    auto* const to = static_cast<std::byte*>(p.kv_destinations[i]);
+    if (p.slot_scales == nullptr) {
+      std::memcpy(to, row, row_bytes);
+      continue;
+    }
+    const size_t code_bytes = 2 * static_cast<size_t>(p.head_dim);
+    std::memcpy(to, row, code_bytes);
+    const size_t slot = static_cast<size_t>(to - static_cast<const std::byte*>(p.slot_pool)) / code_bytes;
+    std::memcpy(p.slot_scales + 2 * slot, row + code_bytes, 2 * sizeof(float));
   }
 }
 
@@ -277,8 +286,26 @@ size_t AttentionScratch(const cuda::DecodeAttentionParams&) {
   return 256;
 }
 
+// The rows of int8 of all lists, one list after the other, with the scales behind the codes, and the lists of these.
+std::vector<std::byte> GatherInt8Rows(const cuda::DecodeAttentionParams& p, std::vector<std::vector<uint32_t>>& lists) {
+  const size_t code_bytes = 2 * static_cast<size_t>(p.head_dim);
+  const auto* const scales = static_cast<const float*>(p.kv_scales);
+  std::vector<std::byte> rows;
+  uint32_t number = 0;
+  for (std::vector<uint32_t>& list : lists) {
+    for (uint32_t& slot : list) {
+      const auto* const codes = static_cast<const std::byte*>(p.slot_pool) + slot * code_bytes;
+      const auto* const of_slot = reinterpret_cast<const std::byte*>(scales + 2 * size_t{slot});
+      rows.insert(rows.end(), codes, codes + code_bytes);
+      rows.insert(rows.end(), of_slot, of_slot + 2 * sizeof(float));
+      slot = number++;
+    }
+  }
+  return rows;
+}
+
 void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
-  WINNOW_CHECK(p.kv_dtype == Dtype::kBf16);
+  WINNOW_CHECK(p.kv_dtype == Dtype::kBf16 || p.kv_dtype == Dtype::kI8);
   if (p.sends.from != nullptr) SendRows(stream, p.sends);
   if (p.meet.peers != nullptr) Meet(stream, p.meet);
   const size_t num_lists = static_cast<size_t>(p.num_rows) * p.num_kv_heads;
@@ -303,6 +330,8 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
     counts.push_back(static_cast<uint32_t>(lists[l].size()));
     total += lists[l].size();
   }
+  std::vector<std::byte> int8_rows;
+  if (p.kv_dtype == Dtype::kI8) int8_rows = GatherInt8Rows(p, lists);
   const size_t heads = static_cast<size_t>(p.num_rows) * p.num_query_heads;
   const size_t group = p.num_query_heads / p.num_kv_heads;
   std::vector<float> out(heads * p.head_dim), lse(heads);
@@ -313,8 +342,8 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
                                   .num_kv_heads = p.num_kv_heads,
                                   .head_dim = p.head_dim,
                                   .scale = p.scale,
-                                  .slot_pool = p.slot_pool,
-                                  .kv_dtype = Dtype::kBf16,
+                                  .slot_pool = int8_rows.empty() ? p.slot_pool : int8_rows.data(),
+                                  .kv_dtype = p.kv_dtype,
                                   .slots = slots.data(),
                                   .slot_counts = counts.data(),
                                   .out = out.data(),
@@ -328,11 +357,51 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   if (p.lse != nullptr) std::copy(lse.begin(), lse.end(), p.lse);
 }
 
+void WidenRows(Stream, const cuda::WidenRowsParams& p) {
+  const size_t codes = 2 * static_cast<size_t>(p.head_dim), row_bytes = RowLayout().bytes(p.head_dim, Dtype::kI8);
+  for (int head = 0; head < p.num_kv_heads; ++head) {
+    for (uint32_t i = 0; i < p.num_rows + cuda::kPrefillScalePad; ++i) {
+      const size_t to = static_cast<size_t>(head * p.kv_head_stride + i);
+      float scales[2] = {0, 0};
+      if (i < p.num_rows) {
+        const auto* const row = static_cast<const std::byte*>(p.rows) + (head * p.head_stride + i) * row_bytes;
+        std::memcpy(scales, row + codes, sizeof scales);
+        for (size_t d = 0; d < codes; ++d) {
+          static_cast<uint16_t*>(p.kv)[to * codes + d] = ToBf16(static_cast<int8_t>(row[d]));
+        }
+      }
+      p.key_scales[to] = scales[0];
+      p.value_scales[to] = scales[1];
+    }
+  }
+}
+
+// As widen_rows was given them, over all kv heads.
+std::vector<std::byte> NarrowRows(const cuda::PrefillAttentionParams& p) {
+  const size_t codes = 2 * static_cast<size_t>(p.head_dim), row_bytes = RowLayout().bytes(p.head_dim, Dtype::kI8);
+  std::vector<std::byte> rows(p.num_kv_heads * static_cast<size_t>(p.kv_head_stride) * row_bytes);
+  for (int head = 0; head < p.num_kv_heads; ++head) {
+    for (uint32_t i = 0; i < p.first_position + p.num_queries; ++i) {
+      const size_t at = static_cast<size_t>(head * p.kv_head_stride + i);
+      std::byte* const row = rows.data() + at * row_bytes;
+      for (size_t d = 0; d < codes; ++d) {
+        const float code = FromBf16(static_cast<const uint16_t*>(p.kv)[at * codes + d]);
+        row[d] = static_cast<std::byte>(static_cast<int8_t>(code));
+      }
+      const float scales[2] = {p.key_scales[at], p.value_scales[at]};
+      std::memcpy(row + codes, scales, sizeof scales);
+    }
+  }
+  return rows;
+}
+
 void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
   WINNOW_CHECK(p.streaming_window == nullptr);
   const size_t elements = static_cast<size_t>(p.num_queries) * p.num_query_heads * p.head_dim;
   const std::vector<float> q = ArrayFromBf16(p.q, elements);
   std::vector<float> out(elements);
+  const bool is_int8 = p.key_scales != nullptr;
+  const std::vector<std::byte> int8_rows = is_int8 ? NarrowRows(p) : std::vector<std::byte>();
   Cpu().prefill_attention(Team(), {.q = q.data(),
                                    .num_queries = p.num_queries,
                                    .first_position = p.first_position,
@@ -340,9 +409,9 @@ void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
                                    .num_kv_heads = p.num_kv_heads,
                                    .head_dim = p.head_dim,
                                    .scale = p.scale,
-                                   .kv = p.kv,
+                                   .kv = is_int8 ? int8_rows.data() : p.kv,
                                    .kv_head_stride = p.kv_head_stride,
-                                   .kv_dtype = Dtype::kBf16,
+                                   .kv_dtype = is_int8 ? Dtype::kI8 : Dtype::kBf16,
                                    .out = out.data(),
                                    .window = p.sliding_window,
                                    .sinks = p.sinks});
@@ -359,8 +428,32 @@ void BeginChunk(Stream, const cuda::BeginChunkParams& p) {
   }
 }
 
+void MoveInt8Rows(const cuda::MoveRowsParams& p) {
+  const cuda::Int8Slots& slots = p.int8_slots;
+  const size_t row_bytes = slots.row_bytes();
+  struct Parts {
+    std::byte *codes, *scales;
+  };
+  const auto parts_at = [&](const void* address) {
+    auto* const at = static_cast<std::byte*>(const_cast<void*>(address));
+    const auto slot = static_cast<size_t>(at - static_cast<std::byte*>(slots.codes)) / row_bytes;
+    if (at < slots.codes || slot >= slots.num_slots) return Parts{at, at + slots.code_bytes};
+    return Parts{static_cast<std::byte*>(slots.codes_at(address)),
+                 reinterpret_cast<std::byte*>(slots.scales() + 2 * slot)};
+  };
+  for (uint32_t i = p.num_moves; i > 0; --i) {
+    for (size_t offset = 0; offset < p.row_bytes; offset += row_bytes) {
+      const Parts from = parts_at(static_cast<const std::byte*>(p.moves[i - 1].from) + offset);
+      const Parts to = parts_at(static_cast<std::byte*>(p.moves[i - 1].to) + offset);
+      std::memcpy(to.codes, from.codes, slots.code_bytes);
+      std::memcpy(to.scales, from.scales, cuda::Int8Slots::kScaleBytes);
+    }
+  }
+}
+
 // In an order of its own: whoever counts on another one sees it here.
 void MoveRows(Stream, const cuda::MoveRowsParams& p) {
+  if (p.int8_slots.codes != nullptr) return MoveInt8Rows(p);
   for (uint32_t i = p.num_moves; i > 0; --i) std::memcpy(p.moves[i - 1].to, p.moves[i - 1].from, p.row_bytes);
 }
 
@@ -400,6 +493,7 @@ struct HostKernels {
     matmul.prefill_workspace_bytes = PrefillWorkspace;
     matmul.prefill_matmul = PrefillMatmul;
     prefill.prefill_attention = PrefillAttention;
+    prefill.widen_rows = WidenRows;
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
     AddHostStepKernels(step);
