@@ -35,13 +35,15 @@ absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& 
   weights.shard.count = gpus_of_rank;
   const absl::Status served = CheckDeviceModel(config, weights);
   const bool must = options.device.kind == DeviceChoice::Kind::kCuda || gpus_of_rank > 1;
-  if (must) WINNOW_RETURN_IF_ERROR(CheckKvDtypeOnGpu(options.kv_dtype));
+  const absl::Status rows =
+      CheckKvRowsOnGpus(options.kv_dtype, gpus_of_rank, static_cast<uint64_t>(options.slot_host_memory_bytes), config);
+  if (must) WINNOW_RETURN_IF_ERROR(rows);
   if (must && !served.ok()) return served;
   if (must && there.gpu_bytes == 0) {
     return absl::UnavailableError(
         absl::StrCat("--device=", ToString(options.device), ": there is no GPU on this machine"));
   }
-  return served.ok() && there.gpu_bytes > 0 && options.kv_dtype == Dtype::kBf16;
+  return served.ok() && rows.ok() && there.gpu_bytes > 0;
 }
 
 // Beside nodes that have one.
@@ -117,7 +119,7 @@ absl::StatusOr<CacheMemory> PlanCache(const UpOptions& options, const RankModel&
   if (!memory.room.ok()) return memory;
   memory.sequences = memory.room->sequences() * all / memory.shards / options.placement.replicas;
   const bool on_gpu = options.cache_device.kind != DeviceChoice::Kind::kCpu && there.gpu_bytes > 0;
-  memory.has_lanes = on_gpu && GpusInReach(there) > 1 && !IsDense(spec) &&
+  memory.has_lanes = on_gpu && options.kv_dtype == Dtype::kBf16 && GpusInReach(there) > 1 && !IsDense(spec) &&
                      (options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p);
   if (memory.has_lanes) memory.mirrored = Mirrored(options, layout, spec, there, positions) * all / memory.shards;
   return memory;

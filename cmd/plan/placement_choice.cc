@@ -21,7 +21,9 @@ bool ChooseInPlaceSelection(UpOptions& options, int gpus) {
   const bool has_codes = config->quantization.format != WeightQuantization::Format::kNone;
   const double weight_bytes =
       has_codes ? config->quantization.bits / 8.0 : static_cast<double>(DtypeBytes(options.compute));
-  const uint32_t dense = DenseBelowTokens(PlanModelOf(*config, weight_bytes, 2), config->num_layers, DeviceRates());
+  const auto kv_bytes = static_cast<double>(DtypeBytes(options.kv_dtype));
+  const uint32_t dense =
+      DenseBelowTokens(PlanModelOf(*config, weight_bytes, kv_bytes), config->num_layers, DeviceRates());
   if (dense == 0) return false;
   options.selection.specification = absl::StrCat("winnow,dense_below_tokens=", dense);
   return true;

@@ -13,6 +13,7 @@
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
+#include "inference_rank/backend/cuda_memory.h"
 
 namespace winnow {
 namespace {
@@ -170,15 +171,17 @@ absl::Status UpOptions::CheckConsistency() const {
 
 absl::Status UpOptions::CheckKvDtype() const {
   if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
-  if (device.kind == DeviceChoice::Kind::kCuda || tensor_parallel > 1) {
-    return Annotate(CheckKvDtypeOnGpu(kv_dtype), tensor_parallel > 1 ? "--tensor-parallel" : "--device");
-  }
-  if (cache_device.kind == DeviceChoice::Kind::kCuda) return Annotate(CheckKvDtypeOnGpu(kv_dtype), "--cache-device");
-  if (select_in_place == SelectInPlace::kOn) return Annotate(CheckKvDtypeOnGpu(kv_dtype), "--select-in-place");
-  if (kv_dtype != Dtype::kI8) return absl::OkStatus();
   const absl::StatusOr<ModelConfig> config = ModelConfigOf(model);
+  if (!config.ok()) return absl::OkStatus();  // it has an error of its own
+  const bool must_compute_on_gpu = device.kind == DeviceChoice::Kind::kCuda || tensor_parallel > 1;
+  if (must_compute_on_gpu || select_in_place == SelectInPlace::kOn) {
+    const int gpus = std::max(static_cast<int>(tensor_parallel), static_cast<int>(device.more.size()) + 1);
+    WINNOW_RETURN_IF_ERROR(CheckKvRowsOnGpus(kv_dtype, gpus, static_cast<uint64_t>(slot_host_memory_bytes), *config));
+  }
+  if (cache_device.kind == DeviceChoice::Kind::kCuda) return CheckKvRowsOnCacheGpu(kv_dtype);
+  if (kv_dtype != Dtype::kI8) return absl::OkStatus();
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve(model);
-  if (!config.ok() || !spec.ok()) return absl::OkStatus();  // they have errors of their own
+  if (!spec.ok()) return absl::OkStatus();
   // Budgets by head are none of this.
   SelectionSpec without_budgets = *spec;
   without_budgets.head_budgets.clear();

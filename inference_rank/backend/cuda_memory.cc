@@ -119,6 +119,12 @@ MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
 
 }  // namespace
 
+absl::Status CheckKvRowsOnCacheGpu(Dtype kv_dtype) {
+  if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
+  return absl::UnimplementedError(absl::StrCat("--kv-dtype=", DtypeName(kv_dtype),
+                                               ": cache ranks with a GPU (--cache-device) have rows of bf16 alone"));
+}
+
 absl::Status CheckKvRowsOnGpus(Dtype kv_dtype, int num_gpus, uint64_t slot_host_memory_bytes,
                                const ModelConfig& config) {
   if (kv_dtype == Dtype::kBf16) return absl::OkStatus();

@@ -23,15 +23,10 @@ void DeclareCompute(Fields& fields, Dtype* compute) {
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
   fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"int8", Dtype::kI8}},
-              "Type of KV rows. f32 doubles them. int8, on CPUs, about halves them, wherever they lie and when they "
-              "travel: keys and values are rounded to 8 bits with a scale each, and scorers read the keys as they are, "
-              "so that no copy of them is kept. Models with latent attention have no such rows.");
-}
-
-absl::Status CheckKvDtypeOnGpu(Dtype kv_dtype) {
-  if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
-  return absl::UnimplementedError(
-      absl::StrCat("--kv-dtype=", DtypeName(kv_dtype), " is served on CPUs alone: on GPUs KV rows are bf16"));
+              "Type of KV rows. f32, on CPUs, doubles them. int8, on CPUs and on one GPU, about halves them, wherever "
+              "they lie and when they travel: keys and values are rounded to 8 bits with a scale each, and scorers read "
+              "the keys as they are, so that no copy of them is kept. Models with latent attention have no such rows, "
+              "nor have ranks with --tensor-parallel or --slot-host-memory and the GPUs of cache ranks.");
 }
 
 void DeclareMaxContext(Fields& fields, uint32_t* max_context) {

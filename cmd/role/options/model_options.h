@@ -11,8 +11,6 @@ namespace winnow {
 // Of the model, and of how it is held; shared by ranks and `winnow up`.
 void DeclareCompute(Fields& fields, Dtype* compute);
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype);
-// UNIMPLEMENTED for rows that no GPU has.
-absl::Status CheckKvDtypeOnGpu(Dtype kv_dtype);
 void DeclareMaxContext(Fields& fields, uint32_t* max_context);
 
 // INVALID_ARGUMENT when --max-context leaves no room for a prompt and a token.

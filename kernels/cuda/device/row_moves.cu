@@ -35,9 +35,9 @@ struct RowParts {
     const auto offset = static_cast<size_t>(at - static_cast<char*>(slots.codes));
     const bool is_slot = offset < slots.num_slots * row_bytes;  // an address below them gives an offset beyond them
     const size_t slot = offset / row_bytes;
+    char* const first_scales = static_cast<char*>(slots.codes) + slots.num_slots * slots.code_bytes;
     codes = reinterpret_cast<uint2*>(is_slot ? static_cast<char*>(slots.codes) + slot * slots.code_bytes : at);
-    scales =
-        reinterpret_cast<uint2*>(is_slot ? reinterpret_cast<char*>(slots.scales() + 2 * slot) : at + slots.code_bytes);
+    scales = reinterpret_cast<uint2*>(is_slot ? first_scales + slot * Int8Slots::kScaleBytes : at + slots.code_bytes);
   }
 };
 

@@ -97,7 +97,6 @@ struct HeadRow<kPairs, Dtype::kBf16> {
 
 template <int kPairs>
 struct HeadRow<kPairs, Dtype::kI8> {
-  static constexpr int kElements = 2 * kPairs;
   using Word = std::conditional_t<kPairs == 2, uint16_t, uint32_t>;
   Int8Codes<kPairs> key_low, key_high, value_low, value_high;
   float2 scales;

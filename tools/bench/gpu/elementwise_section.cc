@@ -6,6 +6,7 @@
 #include "inference_rank/sequence/sampler.h"
 #include "kernels/kernel_table.h"
 #include "model/philox.h"
+#include "tools/bench/gpu/checks/int8_rows_check.h"
 #include "tools/bench/gpu/checks/row_parts_check.h"
 #include "tools/bench/gpu/elementwise_reference.h"
 #include "tools/bench/gpu/sections.h"
@@ -305,6 +306,11 @@ void Check(GpuContext& gpu) {
         RopeCase{256, 8, 4, true, true}, RopeCase{32, 4, 1, true, false}, RopeCase{16, 8, 2, false, true}}) {
     for (const int num_rows : gpu.few_small ? std::vector{1, 5} : std::vector{1, 33, 700})
       CheckRopeAppend(gpu, c, num_rows);
+  }
+  for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
+    for (const int num_rows : gpu.few_small ? std::vector{5} : std::vector{1, 700}) {
+      CheckRopeInt8Rows(gpu, head_dim, num_rows);
+    }
   }
   CheckGatedMul(gpu, 17408, 3);
   CheckGatedMul(gpu, 776, 130);

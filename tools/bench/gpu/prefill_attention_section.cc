@@ -1,9 +1,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "common/base/kv_layout.h"
 #include "tools/bench/gpu/sections.h"
 
 namespace winnow {
@@ -24,11 +26,13 @@ struct Shape {
   std::vector<uint32_t> windows = {};  // empty, or one per kv head
   uint32_t sliding_window = 0;
   std::vector<float> scores = {};  // that take part in the softmax, one per query head; or empty
+  bool int8 = false;               // rows
 
   std::string Name() const {
-    return absl::StrFormat("head_dim %d, %d/%d heads, %d queries at %d%s%s%s", head_dim, num_query_heads, num_kv_heads,
-                           num_queries, first_position, windows.empty() ? "" : ", streaming",
-                           sliding_window > 0 ? ", window" : "", scores.empty() ? "" : ", sinks");
+    return absl::StrFormat("%shead_dim %d, %d/%d heads, %d queries at %d%s%s%s", int8 ? "int8 rows, " : "", head_dim,
+                           num_query_heads, num_kv_heads, num_queries, first_position,
+                           windows.empty() ? "" : ", streaming", sliding_window > 0 ? ", window" : "",
+                           scores.empty() ? "" : ", sinks");
   }
 };
 
@@ -36,9 +40,60 @@ struct Shape {
 // nothing may read: they stay NaN.
 struct Sequence {
   int length, kv_head_stride;
-  std::vector<uint16_t> q, kv;
+  int64_t device_stride = 0;  // rows from head to head on the device
+  std::vector<uint16_t> q;
+  std::vector<float> kv;  // as they are stored
   uint16_t *q_device, *kv_device;
+  // Of rows of int8: `kv_device` has their codes.
+  float *key_scales = nullptr, *value_scales = nullptr;
 };
+
+// Rows of int8 as the device has them for attention, from random ones: some keys and values of zeros, some with one
+// element far above the others.
+void MakeInt8Rows(GpuContext& gpu, const Shape& shape, float key_deviation, Sequence& sequence) {
+  const int dim = shape.head_dim;
+  const size_t row_bytes = RowLayout().bytes(dim, Dtype::kI8),
+               all = size_t(sequence.kv_head_stride) * shape.num_kv_heads;
+  std::vector<std::byte> rows(all * row_bytes, std::byte{0xff});
+  std::normal_distribution<float> normal;
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    for (int i = 0; i < sequence.length; ++i) {
+      const size_t at = static_cast<size_t>(head) * sequence.kv_head_stride + i;
+      float* const to = &sequence.kv[at * 2 * dim];
+      std::byte* const row = &rows[at * row_bytes];
+      for (const bool is_value : {false, true}) {
+        const int kind = static_cast<int>(gpu.random() % 16);
+        std::vector<float> x(dim);
+        for (float& element : x) element = kind == 0 ? 0 : normal(gpu.random) * (is_value ? 1 : key_deviation);
+        if (kind == 1) x[gpu.random() % dim] *= 12;
+        float largest = 0;
+        for (const float element : x) largest = std::max(largest, std::abs(element));
+        const float scale = largest / 127;
+        for (int d = 0; d < dim; ++d) {
+          const auto code = static_cast<int8_t>(scale == 0 ? 0 : std::nearbyint(x[d] / scale));
+          row[is_value * dim + d] = static_cast<std::byte>(code);
+          to[is_value * dim + d] = static_cast<float>(code) * scale;
+        }
+        std::memcpy(row + 2 * dim + is_value * sizeof scale, &scale, sizeof scale);
+      }
+    }
+  }
+  const int64_t stride = (sequence.kv_head_stride + cuda::kPrefillScalePad + 3) / 4 * 4;
+  const size_t wide = static_cast<size_t>(stride) * shape.num_kv_heads;
+  sequence.kv_device = gpu.New<uint16_t>(wide * 2 * dim);
+  sequence.key_scales = gpu.New<float>(wide);
+  sequence.value_scales = gpu.New<float>(wide);
+  gpu.table.prefill->widen_rows(gpu.stream, {.rows = gpu.Upload(rows),
+                                             .head_stride = sequence.kv_head_stride,
+                                             .num_rows = static_cast<uint32_t>(sequence.length),
+                                             .num_kv_heads = shape.num_kv_heads,
+                                             .head_dim = dim,
+                                             .kv = sequence.kv_device,
+                                             .key_scales = sequence.key_scales,
+                                             .value_scales = sequence.value_scales,
+                                             .kv_head_stride = stride});
+  sequence.device_stride = stride;
+}
 
 Sequence NewSequence(GpuContext& gpu, const Shape& shape, float key_deviation) {
   Sequence sequence = {.length = shape.first_position + shape.num_queries,
@@ -47,20 +102,27 @@ Sequence NewSequence(GpuContext& gpu, const Shape& shape, float key_deviation) {
                        .kv = {},
                        .q_device = nullptr,
                        .kv_device = nullptr};
-  sequence.kv_head_stride = sequence.length + 3;
+  sequence.device_stride = sequence.kv_head_stride = sequence.length + 3;
   const int row = 2 * shape.head_dim;
   std::normal_distribution<float> normal;
   sequence.q.resize(static_cast<size_t>(sequence.length) * shape.num_query_heads * shape.head_dim);
   for (uint16_t& value : sequence.q) value = F32ToBf16(normal(gpu.random));
-  sequence.kv.assign(static_cast<size_t>(sequence.kv_head_stride) * shape.num_kv_heads * row, 0xffff);
+  sequence.q_device = gpu.Upload(sequence.q);
+  const size_t elements = static_cast<size_t>(sequence.kv_head_stride) * shape.num_kv_heads * row;
+  sequence.kv.assign(elements, std::numeric_limits<float>::quiet_NaN());
+  if (shape.int8) {
+    MakeInt8Rows(gpu, shape, key_deviation, sequence);
+    return sequence;
+  }
+  std::vector<uint16_t> kv(elements, 0xffff);
   for (int head = 0; head < shape.num_kv_heads; ++head) {
-    uint16_t* rows = &sequence.kv[static_cast<size_t>(head) * sequence.kv_head_stride * row];
+    const size_t first = static_cast<size_t>(head) * sequence.kv_head_stride * row;
     for (int i = 0; i < sequence.length * row; ++i) {
-      rows[i] = F32ToBf16(normal(gpu.random) * (i % row < shape.head_dim ? key_deviation : 1));
+      kv[first + i] = F32ToBf16(normal(gpu.random) * (i % row < shape.head_dim ? key_deviation : 1));
+      sequence.kv[first + i] = Bf16ToF32(kv[first + i]);
     }
   }
-  sequence.q_device = gpu.Upload(sequence.q);
-  sequence.kv_device = gpu.Upload(sequence.kv);
+  sequence.kv_device = gpu.Upload(kv);
   return sequence;
 }
 
@@ -79,7 +141,9 @@ std::vector<uint16_t> Attend(GpuContext& gpu, Kernel kernel, const Shape& shape,
                       .head_dim = shape.head_dim,
                       .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
                       .kv = sequence.kv_device,
-                      .kv_head_stride = sequence.kv_head_stride,
+                      .kv_head_stride = sequence.device_stride,
+                      .key_scales = sequence.key_scales,
+                      .value_scales = sequence.value_scales,
                       .streaming_window = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows),
                       .streaming_sinks = static_cast<uint32_t>(shape.sinks),
                       .sliding_window = shape.sliding_window,
@@ -93,7 +157,7 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
   const int dim = shape.head_dim;
   const int kv_head = head / (shape.num_query_heads / shape.num_kv_heads);
   const uint16_t* q = &sequence.q[(static_cast<size_t>(position) * shape.num_query_heads + head) * dim];
-  const uint16_t* kv = &sequence.kv[static_cast<size_t>(kv_head) * sequence.kv_head_stride * 2 * dim];
+  const float* kv = &sequence.kv[static_cast<size_t>(kv_head) * sequence.kv_head_stride * 2 * dim];
   const auto window = static_cast<int>(shape.windows.empty() ? shape.sliding_window : shape.windows[kv_head]);
   std::vector<double> scores(position + 1, -std::numeric_limits<double>::infinity());
   double largest = -std::numeric_limits<double>::infinity(), magnitude = 0;
@@ -101,7 +165,7 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
     if (window != 0 && key >= shape.sinks && position - key >= window) continue;
     double dot = 0, size = 0;
     for (int d = 0; d < dim; ++d) {
-      const double product = double{Bf16ToF32(q[d])} * Bf16ToF32(kv[static_cast<size_t>(key) * 2 * dim + d]);
+      const double product = double{Bf16ToF32(q[d])} * kv[static_cast<size_t>(key) * 2 * dim + d];
       dot += product;
       size += std::abs(product);
     }
@@ -115,7 +179,7 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
     const double weight = std::exp(scores[key] - largest);
     sum += weight;
     for (int d = 0; weight > 0 && d < dim; ++d) {
-      const double v = Bf16ToF32(kv[static_cast<size_t>(key) * 2 * dim + dim + d]);
+      const double v = kv[static_cast<size_t>(key) * 2 * dim + dim + d];
       out[d] += weight * v;
       sizes[d] += weight * std::abs(v);
     }
@@ -163,7 +227,36 @@ void CheckShape(GpuContext& gpu, Kernel kernel, const Shape& shape, float key_de
   gpu.FreeAll();
 }
 
+void CheckInt8Rows(GpuContext& gpu, Kernel kernel) {
+  for (const int head_dim : gpu.Cases<int>({64, 96, 128, 256}, 2)) {
+    Shape shape{.head_dim = head_dim,
+                .num_query_heads = 10,
+                .num_kv_heads = 2,
+                .first_position = 0,
+                .num_queries = gpu.Size(700, 260),
+                .int8 = true};
+    CheckShape(gpu, kernel, shape);
+    shape.first_position = gpu.Size(1931, 331);
+    shape.num_queries = gpu.Size(333, 140);
+    CheckShape(gpu, kernel, shape);
+    CheckShape(gpu, kernel, shape, 20);
+    shape.num_query_heads = 4;
+    shape.num_kv_heads = 1;
+    shape.sliding_window = 300;
+    shape.scores = {-3, 0, 2.5f, 9};
+    CheckShape(gpu, kernel, shape);
+    CheckShape(gpu, kernel,
+               {.head_dim = head_dim,
+                .num_query_heads = 4,
+                .num_kv_heads = 4,
+                .first_position = 77,
+                .num_queries = 1,
+                .int8 = true});
+  }
+}
+
 void CheckKernel(GpuContext& gpu, Kernel kernel) {
+  CheckInt8Rows(gpu, kernel);
   for (const int head_dim : gpu.Cases<int>({16, 32, 64, 96, 128, 256}, 2)) {
     for (const int group : gpu.Cases<int>({1, 5, 8})) {
       CheckShape(gpu, kernel,
@@ -230,9 +323,23 @@ void BenchShape(GpuContext& gpu, Kernel kernel, const Shape& shape, double goal_
   gpu.table.elementwise->fill_normal(gpu.stream, q, q_elements, gpu.random(), 1);
   gpu.table.elementwise->fill_normal(gpu.stream, kv, kv_elements, gpu.random(), 1);
   const uint32_t* windows = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows);
+  const int64_t stride = length + (shape.int8 ? cuda::kPrefillScalePad : 0);
+  cuda::WidenRowsParams widen = {.head_stride = length,
+                                 .num_rows = static_cast<uint32_t>(length),
+                                 .num_kv_heads = shape.num_kv_heads,
+                                 .head_dim = shape.head_dim,
+                                 .kv_head_stride = stride};
+  if (shape.int8) {
+    const size_t rows = static_cast<size_t>(stride) * shape.num_kv_heads;
+    widen.rows = gpu.NewZeroed<std::byte>(rows * RowLayout().bytes(shape.head_dim, Dtype::kI8));
+    widen.kv = gpu.New<uint16_t>(rows * 2 * shape.head_dim);
+    widen.key_scales = gpu.NewZeroed<float>(rows);
+    widen.value_scales = gpu.NewZeroed<float>(rows);
+  }
   const double us = gpu.MedianUs(
       1, 1,
       [&](cuda::Stream stream, int) {
+        if (shape.int8) gpu.table.prefill->widen_rows(stream, widen);
         kernel(stream, {.q = q,
                         .num_queries = shape.num_queries,
                         .first_position = static_cast<uint32_t>(shape.first_position),
@@ -240,8 +347,10 @@ void BenchShape(GpuContext& gpu, Kernel kernel, const Shape& shape, double goal_
                         .num_kv_heads = shape.num_kv_heads,
                         .head_dim = shape.head_dim,
                         .scale = 1 / std::sqrt(static_cast<float>(shape.head_dim)),
-                        .kv = kv,
-                        .kv_head_stride = length,
+                        .kv = shape.int8 ? widen.kv : kv,
+                        .kv_head_stride = stride,
+                        .key_scales = widen.key_scales,
+                        .value_scales = widen.value_scales,
                         .streaming_window = windows,
                         .streaming_sinks = static_cast<uint32_t>(shape.sinks),
                         .out = out});
@@ -272,6 +381,9 @@ void BenchKernel(GpuContext& gpu, Kernel kernel) {
   shape.first_position = 30720;
   shape.num_queries = 2048;
   BenchShape(gpu, kernel, shape, 0.6);
+  shape.int8 = true;
+  BenchShape(gpu, kernel, shape, 0);
+  shape.int8 = false;
   shape.sinks = 128;  // half of the heads stream, as LServe has it
   shape.windows = {0, 256, 0, 256, 0, 256, 0, 256};
   BenchShape(gpu, kernel, shape, 0);

@@ -55,7 +55,9 @@ Workload MakeWorkload(GpuContext& gpu, int batch, uint32_t keys, Dtype dtype, in
                       bool reads_pages) {
   Workload w;
   const uint32_t blocks_per_list = keys / 32;
-  const size_t key_bytes = kHeadDim * DtypeBytes(dtype), block_bytes = 32 * key_bytes;
+  // Keys of int8 lie in rows of keys and values, others beside each other.
+  const size_t row_keys = dtype == Dtype::kI8 ? 2 : 1;
+  const size_t key_bytes = row_keys * kHeadDim * DtypeBytes(dtype), block_bytes = 32 * key_bytes;
   const size_t page_block_bytes = 32 / page_tokens * size_t{4} * kHeadDim;
   const size_t list_bytes = blocks_per_list * ((reads_keys ? block_bytes : 0) + (reads_pages ? page_block_bytes : 0));
   w.lists_per_set = batch * kKvHeads;
@@ -82,7 +84,9 @@ Workload MakeWorkload(GpuContext& gpu, int batch, uint32_t keys, Dtype dtype, in
               .keys = {.keys = reads_keys ? RandomBytes(gpu, blocks * block_bytes, dtype) : nullptr,
                        .block_stride = static_cast<int64_t>(block_bytes),
                        .key_stride = static_cast<int64_t>(key_bytes),
-                       .scales = dtype == Dtype::kF8 ? gpu.Upload(std::vector<float>(blocks * 32, 0.5f)) : nullptr,
+                       .scales = dtype == Dtype::kBf16 ? nullptr
+                                                       : gpu.Upload(std::vector<float>(blocks * 32 * row_keys, 0.01f)),
+                       .scale_stride = static_cast<uint32_t>(row_keys),
                        .dtype = dtype},
               .pages = {.bounds = reads_pages ? RandomBytes(gpu, blocks * page_block_bytes, Dtype::kBf16) : nullptr,
                         .page_tokens = page_tokens},
@@ -108,7 +112,7 @@ void BenchScores(GpuContext& gpu) {
     int batch;
     double goal_us;
   };
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8}) {
     for (const Row& row : {Row{32768, 1, 18}, {32768, 8, 125}, {131072, 1, 64}, {131072, 8, 495}}) {
       const Workload w = MakeWorkload(gpu, row.batch, row.keys, dtype, 16, true, false);
       const int64_t stride = row.keys;
@@ -118,9 +122,9 @@ void BenchScores(GpuContext& gpu) {
       });
       const size_t keys = w.lists_per_set * row.keys;
       const double floor_us =
-          keys * (kHeadDim * DtypeBytes(dtype) + 4.0 * (dtype == Dtype::kF8)) / gpu.read_bytes_per_us;
+          keys * (kHeadDim * DtypeBytes(dtype) + 4.0 * (dtype != Dtype::kBf16)) / gpu.read_bytes_per_us;
       gpu.report.Time(absl::StrCat("q.K ", DtypeName(dtype), " ", Thousands(row.keys), " B=", row.batch), us, floor_us,
-                      dtype == Dtype::kF8 ? row.goal_us / 2 : row.goal_us);
+                      dtype == Dtype::kBf16 ? row.goal_us : row.goal_us / 2);
       gpu.FreeAll();
     }
   }
@@ -194,6 +198,10 @@ void BenchSelect(GpuContext& gpu) {
   for (const Row& row : {Row{Dtype::kBf16, 32768, 1, 0, 0},
                          {Dtype::kBf16, 32768, 8, 0, 0},
                          {Dtype::kF8, 32768, 8, 0, 0},
+                         {Dtype::kI8, 32768, 8, 0, 0},
+                         {Dtype::kI8, 32768, 1, 16, 0},
+                         {Dtype::kI8, 32768, 8, 16, 0},
+                         {Dtype::kI8, 131072, 8, 16, 0},
                          {Dtype::kF8, 32768, 1, 16, 0},
                          {Dtype::kF8, 32768, 8, 16, 35},
                          {Dtype::kF8, 32768, 8, 32, 35},
@@ -208,7 +216,7 @@ void BenchSelect(GpuContext& gpu) {
     w.params.settled = true;
     w.params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(w.params));
     const double scored = two_stage ? 4.0 * kBudget : row.keys;
-    const double list_bytes = scored * (kHeadDim * DtypeBytes(row.dtype) + 4.0 * (row.dtype == Dtype::kF8)) +
+    const double list_bytes = scored * (kHeadDim * DtypeBytes(row.dtype) + 4.0 * (row.dtype != Dtype::kBf16)) +
                               (two_stage ? 4.0 * row.keys / row.page_tokens * kHeadDim : 0);
     const double us =
         gpu.MedianUs(w.sets, 4, [&](cuda::Stream stream, int set) { gpu.table.selection->select(stream, w.Of(set)); });

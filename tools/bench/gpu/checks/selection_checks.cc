@@ -27,7 +27,7 @@ void CheckScores(GpuContext& gpu) {
   };
   std::vector<Case> cases;
   for (const int head_dim : {64, 96, 128, 256}) {
-    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8}) {
       cases.push_back({head_dim, 5, dtype, false, 16});
       cases.push_back({head_dim, head_dim == 96 ? 1 : 8, dtype, true, head_dim == 128 ? 8 : 32});
     }
@@ -43,8 +43,13 @@ void CheckScores(GpuContext& gpu) {
       const SelectParams params = inputs.Params();
       (pages ? gpu.table.selection->score_pages : gpu.table.selection->score)(gpu.stream, params, scores, stride);
       const std::vector<float> found = gpu.Download(scores, count);
-      double worst = 0;
+      double worst = 0, differing = 0;
       for (size_t l = 0; l < inputs.lists.size(); ++l) {
+        for (int q = 0; q < c.group && c.dtype == Dtype::kI8 && !pages; ++q) {
+          const std::vector<float> exact = ScoresOfInt8(inputs, inputs.lists[l], q);
+          const float* const row = &found[(l * c.group + q) * stride];
+          for (size_t k = 0; k < exact.size(); ++k) differing += row[k] != exact[k];
+        }
         const ReferenceScores reference =
             pages ? ScorePagesInF64(inputs, inputs.lists[l]) : ScoreKeysInF64(inputs, inputs.lists[l]);
         for (int q = 0; q < c.group; ++q) {
@@ -63,6 +68,10 @@ void CheckScores(GpuContext& gpu) {
           absl::StrCat(pages ? "page scores " : "scores ", DtypeName(c.dtype), " head_dim ", c.head_dim, " group ",
                        c.group, pages ? absl::StrCat(" pages of ", c.page_tokens) : "", ", errors in deltas"),
           worst, 1);
+      if (c.dtype == Dtype::kI8 && !pages) {
+        gpu.report.Check(absl::StrCat("scores int8 head_dim ", c.head_dim, " group ", c.group, ", bits of the CPU's"),
+                         differing, 0);
+      }
     }
     gpu.FreeAll();
   }

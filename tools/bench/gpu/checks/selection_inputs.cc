@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <numeric>
+
+#include "kernels/cpu/quantize.h"
 
 namespace winnow {
 namespace {
@@ -58,18 +61,28 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
   for (float& q : queries) q = normal(gpu.random);
   keys_.resize(num_blocks * kBlock * dim);
   std::vector<float> scales;
-  const size_t element = s.dtype == Dtype::kF8 ? 1 : 2;
+  const bool scaled = s.dtype != Dtype::kBf16;
+  const size_t element = scaled ? 1 : 2;
   const size_t key_stride = (s.rows ? 2 : 1) * dim * element;
   std::vector<uint8_t> stored(num_blocks * kBlock * key_stride, 0xff);  // NaNs where nothing is to be read
   std::vector<float> common(dim);
   for (float& value : common) value = normal(gpu.random);
   for (size_t k = 0; k < num_blocks * kBlock; ++k) {
-    const float key_scale = s.dtype != Dtype::kF8 ? 1
-                            : s.one_key           ? 1 / 64.0f
-                                                  : std::exp2(normal(gpu.random) * 0.5f) / 64;
-    if (s.dtype == Dtype::kF8) scales.push_back(key_scale);
+    float key_scale = !scaled ? 1 : s.one_key ? 1 / 64.0f : std::exp2(normal(gpu.random) * 0.5f) / 64;
+    // Some keys of int8 have no scale, and count as zeros.
+    const bool is_spoilt = s.dtype == Dtype::kI8 && !s.one_key && gpu.random() % 64 == 0;
+    if (is_spoilt) key_scale = std::numeric_limits<float>::quiet_NaN();
+    // Those of int8 come with that of a value.
+    if (scaled) scales.push_back(key_scale);
+    if (s.dtype == Dtype::kI8) scales.push_back(std::numeric_limits<float>::quiet_NaN());
     for (size_t d = 0; d < dim; ++d) {
       const float value = s.one_key ? common[d] : normal(gpu.random);
+      if (s.dtype == Dtype::kI8) {
+        const auto code = static_cast<int8_t>(std::clamp(std::nearbyint(value * 48), -127.0f, 127.0f));
+        stored[k * key_stride + d] = static_cast<uint8_t>(code);
+        keys_[k * dim + d] = is_spoilt ? 0 : static_cast<float>(code) * key_scale;
+        continue;
+      }
       if (s.dtype == Dtype::kF8) {
         const uint8_t bits = F8Bits(value * 64);
         stored[k * key_stride + d] = bits;
@@ -98,13 +111,15 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
       bounds_[p * 2 * dim + dim + d] = Bf16Rounded(least);
     }
   }
+  if (s.dtype == Dtype::kI8) scales_ = scales;
   params_ = {.lists = gpu.Upload(lists),
              .num_lists = static_cast<int>(lists.size()),
              .blocks = gpu.Upload(blocks),
              .keys = {.keys = gpu.Upload(stored),
                       .block_stride = static_cast<int64_t>(kBlock * key_stride),
                       .key_stride = static_cast<int64_t>(key_stride),
-                      .scales = s.dtype == Dtype::kF8 ? gpu.Upload(scales) : nullptr,
+                      .scales = scaled ? gpu.Upload(scales) : nullptr,
+                      .scale_stride = s.dtype == Dtype::kI8 ? 2u : 1u,
                       .dtype = s.dtype},
              .pages = {.bounds = gpu.Upload(bounds), .page_tokens = s.page_tokens},
              .head_dim = s.head_dim,
@@ -124,9 +139,40 @@ double SelectionInputs::Key(const cuda::SelectionList& list, uint32_t row, int d
   return keys_[(size_t{blocks[list.first_block + row / kBlock]} * kBlock + row % kBlock) * shape.head_dim + d];
 }
 
+float SelectionInputs::KeyScale(const cuda::SelectionList& list, uint32_t row) const {
+  const float scale = scales_[2 * (size_t{blocks[list.first_block + row / kBlock]} * kBlock + row % kBlock)];
+  return std::isfinite(scale) ? scale : 0;
+}
+
 double SelectionInputs::Bound(const cuda::SelectionList& list, uint32_t page, int d) const {
   const uint32_t pages = kBlock / shape.page_tokens;
   return bounds_[(size_t{blocks[list.first_block + page / pages]} * pages + page % pages) * 2 * shape.head_dim + d];
+}
+
+std::vector<float> Int8Rounded(const float* query, int head_dim) {
+  std::vector<int8_t> codes((head_dim + 7) / 8 * 8);
+  const float scale = QuantizeInt8(query, head_dim, codes.data());
+  std::vector<float> rounded(head_dim);
+  for (int d = 0; d < head_dim; ++d) rounded[d] = static_cast<float>(codes[d]) * scale;
+  return rounded;
+}
+
+std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const cuda::SelectionList& list, int query) {
+  const int dim = inputs.shape.head_dim;
+  std::vector<int8_t> codes((dim + 7) / 8 * 8);
+  const float factor =
+      QuantizeInt8(&inputs.queries[(size_t{list.query} * inputs.shape.group + query) * dim], dim, codes.data()) *
+      inputs.scale;
+  std::vector<float> scores(list.num_keys);
+  for (uint32_t row = 0; row < list.num_keys; ++row) {
+    const float scale = inputs.KeyScale(list, row);
+    int32_t sum = 0;
+    for (int d = 0; d < dim; ++d) {
+      sum += scale == 0 ? 0 : codes[d] * static_cast<int>(std::nearbyint(inputs.Key(list, row, d) / scale));
+    }
+    scores[row] = static_cast<float>(sum) * (factor * scale);
+  }
+  return scores;
 }
 
 namespace {
@@ -137,7 +183,7 @@ template <typename Unit>
 ReferenceScores ScoreInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t columns, int dim,
                            bool pages, Unit unit) {
   const SelectionShape& shape = inputs.shape;
-  const bool f16 = shape.dtype == Dtype::kF8 && !pages;
+  const bool f16 = shape.dtype == Dtype::kF8 && !pages, int8 = shape.dtype == Dtype::kI8 && !pages;
   ReferenceScores out;
   out.scores.assign(shape.group, std::vector<double>(columns));
   for (int q = 0; q < shape.group; ++q) {
@@ -146,6 +192,11 @@ ReferenceScores ScoreInF64(const SelectionInputs& inputs, const cuda::SelectionL
       float value = inputs.queries[(size_t{list.query} * shape.group + q) * shape.head_dim + d % shape.head_dim];
       if (pages && (d < shape.head_dim ? value < 0 : value > 0)) value = 0;
       query[d] = f16 ? value : Bf16Rounded(value);
+    }
+    if (int8) {  // keys are scored with queries that are rounded as they are
+      const std::vector<float> rounded =
+          Int8Rounded(&inputs.queries[(size_t{list.query} * shape.group + q) * shape.head_dim], shape.head_dim);
+      std::copy(rounded.begin(), rounded.end(), query.begin());
     }
     for (uint32_t c = 0; c < columns; ++c) {
       double sum = 0, magnitudes = 0;

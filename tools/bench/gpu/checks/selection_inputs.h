@@ -33,11 +33,13 @@ class SelectionInputs {
   cuda::SelectParams Params() const;
   // Of a list, key by key: what is stored.
   double Key(const cuda::SelectionList& list, uint32_t row, int d) const;
+  float KeyScale(const cuda::SelectionList& list, uint32_t row) const;  // of int8; 0: a key of zeros
   // Page p's pseudo-key: the maxima, then the minima.
   double Bound(const cuda::SelectionList& list, uint32_t page, int d) const;
 
  private:
   std::vector<float> keys_;    // [num_blocks, 32, head_dim] as stored, scales applied
+  std::vector<float> scales_;  // [num_blocks, 32, 2] of int8
   std::vector<float> bounds_;  // [num_blocks, 32 / page_tokens, 2 * head_dim]
   cuda::SelectParams params_;
 };
@@ -49,6 +51,10 @@ struct ReferenceScores {
 };
 ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
 ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
+
+// A query as keys of int8 are scored with it, and what the CPU backend's scores are, bit for bit (KeyScoreParams).
+std::vector<float> Int8Rounded(const float* query, int head_dim);
+std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const cuda::SelectionList& list, int query);
 
 float Bf16Rounded(float value);
 uint16_t Bf16Bits(float value);

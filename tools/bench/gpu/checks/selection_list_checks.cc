@@ -378,6 +378,8 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {}, aggregation, 0, 0);
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0);
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, aggregation, 24, 0, false);
+    CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true}, aggregation, 24, 0, false);
+    CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true}, aggregation, 0, 0, false);
     CheckSelectCase(gpu, {}, aggregation, 0, 0, false);
     CheckSelectCase(gpu, {}, aggregation, 0, 0, false, kManyKeys);
     CheckSelectPages(gpu, 16, aggregation, 320);
@@ -389,8 +391,9 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {.head_dim = 256, .group = 4, .page_tokens = 32, .rows = true}, kSoftmaxSum, 12, 0, with_mass);
   }
   for (const int head_dim : {64, 96, 256}) {
-    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
-      CheckSelectCase(gpu, {.head_dim = head_dim, .group = 7, .dtype = dtype}, kSoftmaxSum, 24, 0, false);
+    for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8}) {
+      CheckSelectCase(gpu, {.head_dim = head_dim, .group = 7, .dtype = dtype, .rows = dtype == Dtype::kI8}, kSoftmaxSum,
+                      24, 0, false);
     }
   }
   CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.05f);
@@ -400,6 +403,9 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {.group = 3}, kSoftmaxSum, 0, 0.2f, false, greatest_size);
   }
   CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0.05f, false);
+  CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true}, kSoftmaxSum, 24, 0.05f, false);
+  CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true}, kSoftmaxSum, 0, 0.05f, false, kManyKeys);
+  CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true}, kSoftmaxSum, 24, 0.2f, true);
   // Short lists are scored whole, of more columns than a block's shared memory has room for.
   for (const uint32_t below : {4000u, 16384u}) {
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0, false, 20000, below);
@@ -409,7 +415,7 @@ void CheckSelectedLists(GpuContext& gpu) {
   CheckSelectPages(gpu, 8, kSoftmaxSum, 100);
   CheckSelectPages(gpu, 32, kMax, 250);
   if (gpu.few_small) return;
-  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8}) {
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8}) {
     CheckTies(gpu, dtype, 0, true);
     CheckTies(gpu, dtype, 0, false);
     CheckTies(gpu, dtype, 50, true);
