@@ -227,7 +227,7 @@ TEST(GpuCluster, WhatIsAskedForAndCannotBeIsSaid) {
               HasSubstr("--device=cuda: no CUDA: there is no file /no/such/plugin.so"));
   EXPECT_THAT(FailureOf({"--device=cuda:7"}, HostGpus()), HasSubstr("GPU 7 was asked for, and there are 6"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--kv-dtype=f32"}, HostGpus(), /*code=*/2),
-              HasSubstr("--device: --kv-dtype=f32 is served on CPUs alone: on GPUs KV rows are bf16"));
+              HasSubstr("--kv-dtype=f32: on GPUs KV rows are bf16 or int8"));
   EXPECT_THAT(FailureOf({"--device=cuda", "--compute=f32"}, HostGpus()), HasSubstr("on GPUs weights are bf16 or fp8"));
   EXPECT_THAT(FailureOf({"--device=cuda:5", "--tensor-parallel=2"}, HostGpus()),
               HasSubstr("--tensor-parallel=2: GPU 6 was asked for, and there are 6"));
@@ -277,7 +277,7 @@ TEST(GpuCluster, AutoComputesOnTheCpuAndSaysWhy) {
   EXPECT_THAT(cluster->process().Log(), HasSubstr("(--device=auto: no CUDA: there is no file /no/such/plugin.so"));
   const auto other = StartCluster({"--kv-dtype=f32"});
   ASSERT_NE(other, nullptr);
-  EXPECT_THAT(other->process().Log(), HasSubstr("kernels (--device=auto: on GPUs KV rows are bf16, not f32"));
+  EXPECT_THAT(other->process().Log(), HasSubstr("kernels (--device=auto: --kv-dtype=f32: on GPUs KV rows are bf16"));
 }
 
 }  // namespace

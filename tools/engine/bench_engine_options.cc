@@ -95,7 +95,8 @@ void BenchEngineOptions::Declare(Fields& fields) {
   fields.Text(
       "kv", &kv,
       "Types of the rows that attention reads: bf16, fp8, int8 or int4; several, one by one. Others than bf16 are "
-      "for dense, fixed, and for --selections with everything colocated in HBM: cache ranks send bf16.");
+      "for dense, fixed, and for --selections with everything colocated in HBM: cache ranks send bf16. Of int8 the "
+      "rows' own keys are scored, of fp8 and int4 a copy of them in fp8.");
   fields.Enum("keys", &keys, {{"bf16", Dtype::kBf16}, {"fp8", Dtype::kF8}},
               "What the scorer reads: the keys, or a copy of them in fp8.");
   fields.Text(

@@ -26,6 +26,7 @@ GpuCacheSideOptions CacheOptions(const EngineSetting& setting, const DecodeCase&
           .max_steps = DecodeBatch::kMaxSteps,
           .max_rows = of.batch,
           .rows = of.rows(),
+          .kv = of.kv,
           .dram_sequences = of.dram_sequences,
           .weights = setting.weights,
           .weight_seed = setting.seed,

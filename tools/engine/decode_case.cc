@@ -89,11 +89,15 @@ absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, KvPlacement placeme
     if (placement != KvPlacement::kColocated) {
       return absl::FailedPreconditionError("rows that are sent, or lie in DRAM, are bf16");
     }
-    if (spec.scorer == Scorer::kPageCuboid) {
-      return absl::FailedPreconditionError("cuboid-means and masses of pages are taken from rows of bf16");
+    const bool of_pages = spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+    if (kv == Dtype::kI8 ? of_pages && spec.policy == Policy::kMass : spec.scorer == Scorer::kPageCuboid) {
+      return absl::FailedPreconditionError(
+          "cuboid-means, of rows of int8 masses of pages, are taken from rows of bf16");
     }
   }
-  const bool far = placement == KvPlacement::kColocatedDram || kv != Dtype::kBf16;
+  // Keys of int8 are scored in their rows.
+  if (kv == Dtype::kI8) made.spec.key_copy = KeyCopy::kNone;
+  const bool far = placement == KvPlacement::kColocatedDram || (kv != Dtype::kBf16 && kv != Dtype::kI8);
   if (far && ScoresKeys(spec)) made.spec.key_copy = KeyCopy::kInt8;
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(made.spec, made.rows()));
   return made;

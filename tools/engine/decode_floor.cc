@@ -63,7 +63,8 @@ size_t ScoredBytes(const EngineSetting& setting, const DecodeCase& of, const Sel
   const SelectionSpec& spec = of.spec;
   const KvLayout layout = setting.shard().kv_layout(Dtype::kBf16);
   const size_t head_dim = layout.head_dim, context = setting.context_tokens;
-  const size_t key_bytes = spec.key_copy == KeyCopy::kNone ? 2 * head_dim : head_dim + sizeof(float);
+  const bool in_8_bits = spec.key_copy != KeyCopy::kNone || of.kv == Dtype::kI8;
+  const size_t key_bytes = in_8_bits ? head_dim + sizeof(float) : 2 * head_dim;
   size_t bytes = 0;
   const bool two_stage = spec.scorer == Scorer::kTwoStage;
   const auto selectable =

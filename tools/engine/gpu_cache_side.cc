@@ -16,6 +16,11 @@ DeviceWeightOptions QueryWeightOptions(const GpuCacheSideOptions& options) {
   return {.dtype = options.weights, .shard = options.shard, .parts = WeightParts::kQueryProjections};
 }
 
+// Rows of int8 in place are the store's as they are; others come as they are computed.
+Dtype StoredDtype(const GpuCacheSideOptions& options) {
+  return options.rows == RowTier::kInPlace && options.kv == Dtype::kI8 ? Dtype::kI8 : Dtype::kBf16;
+}
+
 }  // namespace
 
 size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options) {
@@ -26,7 +31,7 @@ size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSid
 DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
   const uint32_t tokens = options.context_tokens + options.max_steps;
   DeviceKvShape shape =
-      DeviceKvShapeFor(options.spec, ShardConfig(options.config, options.shard).kv_layout(Dtype::kBf16),
+      DeviceKvShapeFor(options.spec, ShardConfig(options.config, options.shard).kv_layout(StoredDtype(options)),
                        options.num_sequences, tokens, uint64_t{tokens} * options.num_sequences, options.rows);
   shape.dram_blocks = options.dram_sequences * shape.BlocksOf(tokens);
   return shape;
@@ -43,8 +48,8 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
   const bool in_place = options.rows == RowTier::kInPlace;
   if (in_place) shape.num_blocks = slots.shape().num_slots() / kBlockTokens;
   cuda::ExchangeShape exchange = slots.shape().exchange();
-  exchange.layout.dtype = Dtype::kBf16;  // rows come as they are computed, whatever slots hold
-  const bool readable = slots.shape().layout.dtype == Dtype::kBf16;
+  exchange.layout.dtype = shape.layout.dtype;  // rows come as they are computed, whatever slots hold
+  const bool readable = slots.shape().layout.dtype == shape.layout.dtype;
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device.info().free_bytes));
   WINNOW_ASSIGN_OR_RETURN(side->inbox_memory_, device.Allocate(CacheInboxBytes(exchange)));
   side->inbox_ = CacheInboxAt(exchange, side->inbox_memory_->data());
@@ -56,7 +61,8 @@ absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::C
                                                       /*query_bias=*/true, QueryWeightOptions(options)));
   }
   WINNOW_ASSIGN_OR_RETURN(
-      side->store_, DeviceKvStore::Create(&table, &device, shape, in_place && readable ? slots.slot_pool() : nullptr));
+      side->store_, DeviceKvStore::Create(&table, &device, shape, in_place && readable ? slots.slot_pool() : nullptr,
+                                          slots.scales()));
   WINNOW_ASSIGN_OR_RETURN(side->plan_,
                           DevicePlan::Create(&table, &device, side->store_.get(), options.spec, options.max_rows));
   const RopeTable rope = RopeOfHeads(options.config, options.config.rope);
@@ -96,10 +102,12 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
       const uint32_t count = std::min(kFillTokens, context - first);
       const uint64_t number = (uint64_t{sequence} * layout.num_layers + layer) * context + first;
       table_.elementwise->fill_normal(stream_, rows->data(), count * row_elements, options_.kv_seed + number, 1.0f);
-      WINNOW_RETURN_IF_ERROR(store_->AppendRange(sequence, layer, first, count, rows->data(), stream_));
       if (in_place && slots.shape().layout.dtype != Dtype::kBf16) {
         WINNOW_RETURN_IF_ERROR(QuantizeIntoSlots(slots, row, layer, first, count, rows->data()));
       }
+      const bool lie_there = layout.dtype == Dtype::kI8;
+      WINNOW_RETURN_IF_ERROR(
+          store_->AppendRange(sequence, layer, first, count, lie_there ? nullptr : rows->data(), stream_));
     }
   }
   if (const uint32_t past = std::min(store_->shape().ring_queries, context); past > 0) {
@@ -143,7 +151,7 @@ absl::Status GpuCacheSide::QuantizeIntoSlots(const DecodeSlots& slots, int row, 
                         position % kSlotPageTokens);
     }
   }
-  const size_t num_rows = numbers.size(), row_bytes = layout.row_bytes();
+  const size_t num_rows = numbers.size(), row_bytes = slots.shape().row_bytes();
   if (quantized_ == nullptr) {
     const size_t most = static_cast<size_t>(kFillTokens) * layout.num_kv_heads;
     WINNOW_ASSIGN_OR_RETURN(quantized_, device_.Allocate(most * (row_bytes + 2 * sizeof(float) + sizeof(uint32_t))));

@@ -27,6 +27,7 @@ struct GpuCacheSideOptions {
   int max_rows = 0;                 // of the exchange
   RowTier rows = RowTier::kDevice;  // kInPlace, kPinnedHost: on the inference rank's own GPU
   int dram_sequences = 0;           // of num_sequences, the last ones: their rows lie in DRAM
+  Dtype kv = Dtype::kBf16;          // of the slots' rows
   Dtype weights = Dtype::kBf16;
   uint64_t weight_seed = 0;  // as the inference rank's weights
   uint64_t kv_seed = 0;

@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));
   if (shape.rows == RowTier::kInPlace) {
     store->arrays_.rows = slots;
-    store->arrays_.row_scales = slot_scales;
+    store->arrays_.row_scales = is_int8 ? slot_scales : nullptr;
   }
   WINNOW_RETURN_IF_ERROR(store->Allocate());
   return store;

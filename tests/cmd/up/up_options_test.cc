@@ -92,25 +92,36 @@ TEST_F(UpOptionsTest, RowsOfInt8AreRefusedByNameWhereTheyCannotBeServed) {
     EXPECT_THAT(std::string(options.Validate().message()),
                 AllOf(HasSubstr(where), HasSubstr("int8"), HasSubstr("--kv-dtype"), HasSubstr(why)));
   };
-  constexpr std::string_view kOnGpus = "is served on CPUs alone: on GPUs KV rows are bf16";
   UpOptions bad = options_;
   bad.device = {DeviceChoice::Kind::kCuda, 0};
-  refuses(bad, "--device: ", kOnGpus);
+  refuses(bad, "on GPUs", "heads of 64, 96, 128 or 256 elements, not 16");
   bad = options_;
   bad.tensor_parallel = 2;
-  refuses(bad, "--tensor-parallel: ", kOnGpus);
+  refuses(bad, "--tensor-parallel", "rows of int8 lie on one GPU");
+  bad = options_;
+  bad.device = {DeviceChoice::Kind::kCuda, 0};
+  bad.slot_host_memory_bytes = 1 << 30;
+  refuses(bad, "--slot-host-memory", "in the memory of the GPU");
   bad = options_;
   bad.cache_device = {DeviceChoice::Kind::kCuda, 0};
-  refuses(bad, "--cache-device: ", kOnGpus);
-  bad = options_;
-  bad.select_in_place = SelectInPlace::kOn;
-  refuses(bad, "--select-in-place: ", kOnGpus);
+  refuses(bad, "--cache-device", "rows of bf16 alone");
   bad = options_;
   bad.selection.specification = "winnow,key_copy=int4";
   refuses(bad, "key_copy", "whose keys are scored as they are");
   bad = options_;
   WriteTinyCheckpoint({.family = ModelFamily::kDeepseekV3}, folder_);
   refuses(bad, "latent attention", "bf16 or f32");
+}
+
+TEST_F(UpOptionsTest, RowsOfInt8AreServedOnOneGpu) {
+  WriteTinyCheckpoint({.head_dim = 64}, folder_);
+  options_.kv_dtype = Dtype::kI8;
+  options_.device = {DeviceChoice::Kind::kCuda, 0};
+  options_.select_in_place = SelectInPlace::kOn;
+  EXPECT_TRUE(options_.Validate().ok()) << options_.Validate();
+  options_.kv_dtype = Dtype::kF32;
+  EXPECT_THAT(std::string(options_.Validate().message()),
+              HasSubstr("--kv-dtype=f32: on GPUs KV rows are bf16 or int8"));
 }
 
 TEST_F(UpOptionsTest, EveryProcessHasAMetricsPortOfItsOwn) {

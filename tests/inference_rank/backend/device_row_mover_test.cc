@@ -194,6 +194,45 @@ TEST_F(DeviceRowMoverTest, RowsOfOtherMemoryAreReadBeforeTheyAreWrittenAgain) {
   }
 }
 
+// Slots of int8 have the codes of all rows in front and their scales behind them; everywhere else a row's scales lie
+// behind its codes.
+TEST_F(DeviceRowMoverTest, RowsOfInt8ArePartedInSlotsAndWholeElsewhere) {
+  constexpr size_t kCodes = 64, kRow = kCodes + 8;
+  const auto slots = device_->Allocate(kSlots * kRow).value();
+  auto* const first = static_cast<std::byte*>(slots->data());
+  const auto mover = DeviceRowMover::Create(test::HostGpuTable(), *device_, nullptr, first, kSlots,
+                                            {.row_bytes = kRow, .int8_code_bytes = kCodes})
+                         .value();
+  const auto slot = [&](size_t i) { return first + i * kRow; };  // as a slot is named
+  const auto row_of = [](int value) {
+    std::vector<std::byte> row(kRow, std::byte(value));
+    std::fill(row.begin() + kCodes, row.end(), std::byte(value + 100));
+    return row;
+  };
+  for (int i = 0; i < 8; ++i) mover->Write(slot(i), row_of(i).data());
+  mover->Copy(slot(30), slot(5));
+  const auto arena = device_->Allocate(5 * kRow).value();
+  auto* const rows = static_cast<std::byte*>(arena->data());
+  const std::vector<std::byte> of_prompt = row_of(77);
+  std::memcpy(rows + 4 * kRow, of_prompt.data(), kRow);
+  mover->Copy(slot(39), rows + 4 * kRow);
+  const std::vector<BlockCopy> blocks = {{.to = rows, .from = slot(2)}, {.to = rows + 2 * kRow, .from = slot(6)}};
+  mover->CopyBeside(blocks, 2 * kRow);
+  mover->Flush();
+  const auto in_slot = [&](size_t i) {
+    std::vector<std::byte> row(first + i * kCodes, first + (i + 1) * kCodes);
+    const std::byte* const scales = first + kSlots * kCodes + i * 8;
+    row.insert(row.end(), scales, scales + 8);
+    return row;
+  };
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(in_slot(i), row_of(i)) << "slot " << i;
+  EXPECT_EQ(in_slot(30), row_of(5));
+  EXPECT_EQ(in_slot(39), of_prompt);
+  for (const auto& [place, value] : {std::pair(0, 2), {1, 3}, {2, 6}, {3, 7}}) {
+    EXPECT_EQ(std::vector<std::byte>(rows + place * kRow, rows + (place + 1) * kRow), row_of(value));
+  }
+}
+
 // Copies end when somebody waits for them, or `have_ended`.
 class SlowDevice final : public cuda::FakeDevice {
  public:

@@ -59,6 +59,15 @@ TEST_F(DecodeCaseTest, RowsOfFewerBitsAreForWhatNeitherSendsNorReadsThem) {
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("bf16")));
 }
 
+TEST_F(DecodeCaseTest, KeysOfInt8AreScoredInTheirRows) {
+  for (const char* preset : {"winnow", "hisparse", "quest", "sparseserve"}) {
+    const DecodeCase made = CaseOf(preset, KvPlacement::kColocated, 2048, model_, Dtype::kI8).value();
+    EXPECT_EQ(made.spec.key_copy, KeyCopy::kNone) << preset;
+  }
+  EXPECT_THAT(CaseOf("psa", KvPlacement::kColocated, 2048, model_, Dtype::kI8),
+              FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("rows of bf16")));
+}
+
 TEST_F(DecodeCaseTest, SaysWhatIsNotBuilt) {
   EXPECT_THAT(CaseOf("lserve", KvPlacement::kDisaggregated, 2048, model_),
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("query-head")));
