@@ -49,7 +49,6 @@ const std::vector<const char*> kSelections = {"dense",
                                               "depth,budget=100",
                                               "winnow,key_copy=none,budget=96",
                                               "async-token,budget=64",
-                                              "winnow,dense_below_tokens=640,budget=64",
                                               "winnow,min_captured_mass=0.9,budget=64"};
 
 class Int8RowsOnAGpu : public SharedCluster<OneGpu> {

@@ -26,8 +26,8 @@ GpuCacheSideOptions CacheOptions(const EngineSetting& setting, const DecodeCase&
           .max_steps = DecodeBatch::kMaxSteps,
           .max_rows = of.batch,
           .rows = of.rows(),
-          .kv = of.kv,
           .dram_sequences = of.dram_sequences,
+          .kv = of.kv,
           .weights = setting.weights,
           .weight_seed = setting.seed,
           .kv_seed = setting.seed + 1};

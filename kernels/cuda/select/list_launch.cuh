@@ -2,11 +2,13 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/select/list_select.cuh"
+#include "kernels/cuda/select/list_kernels.cuh"
 
 // Launches of the selection that one cluster makes of a list.
 
 namespace winnow::cuda {
+
+extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);  // in a file of its own
 
 inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from compute capability 9.0 on
 
@@ -74,31 +76,6 @@ inline ListShape ChooseListShape(const SelectParams& params) {
     if (best.cluster_blocks == 0 || time < least) best = shape, least = time;
   }
   return best;
-}
-
-template <UnitFormat kFormat, int kDim>
-void LaunchListSelect(Stream stream, const ListLaunch& launch) {
-  LaunchDependent(
-      launch.params.min_mass > 0 ? ListSelectKernel<kFormat, kDim, true> : ListSelectKernel<kFormat, kDim, false>,
-      {.grid = dim3(launch.params.num_lists * launch.shape.cluster_blocks),
-       .threads = kListThreads,
-       .shared_bytes = launch.shape.bytes,
-       .cluster_ctas = launch.shape.cluster_blocks},
-      stream, launch);
-}
-
-template <UnitFormat kFormat>
-void LaunchListSelectOf(Stream stream, const ListLaunch& launch) {
-  switch (launch.params.head_dim) {
-    case 64:
-      return LaunchListSelect<kFormat, 64>(stream, launch);
-    case 96:
-      return LaunchListSelect<kFormat, 96>(stream, launch);
-    case 128:
-      return LaunchListSelect<kFormat, 128>(stream, launch);
-    case 256:
-      return LaunchListSelect<kFormat, 256>(stream, launch);
-  }
 }
 
 // A two-stage selection in one launch. False where that cannot be: nothing is launched then.

@@ -8,9 +8,8 @@
 
 namespace winnow::cuda {
 
-// In files of their own.
+// In a file of its own.
 extern template void ScoreKeysOf<UnitFormat::kI8>(Stream, const ScoreLaunch&);
-extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/select/list_launch.cuh"
+#include "kernels/cuda/select/list_kernels.cuh"
 #include "kernels/cuda/select/score_list.cuh"
 
 namespace winnow::cuda {

@@ -189,7 +189,8 @@ double ErrorOverBound(const Shape& shape, const Sequence& sequence, int position
     const double want = out[d] / sum, size = sizes[d] / sum;
     // Weights and results are rounded to bf16. Scores are sums of f32 whose terms lose up to two bits more inside the
     // tensor cores, and then weights err by as much, relatively; so do the sums over keys.
-    const double bound = 0x1p-8 * (size + std::abs(want)) + 0x1p-20 * (magnitude + 16) * size;
+    // Weights below the least normal number are zeros.
+    const double bound = 0x1p-8 * (size + std::abs(want)) + 0x1p-20 * (magnitude + 16) * size + 0x1p-100;
     const double error = std::abs(Bf16ToF32(got[d]) - want) / bound;
     if (!(error <= worst)) worst = error;
   }

@@ -78,6 +78,7 @@ void CheckRopeInt8Rows(GpuContext& gpu, int head_dim, int num_rows) {
                               .head_dim = head_dim,
                               .positions = rows.positions.data(),
                               .rope_inv_freq = rows.inv_freq.data(),
+                              .rope_attention_factor = UploadRope(gpu, c, rows).rope_attention_factor,
                               .kv_dtype = Dtype::kI8,
                               .q = q.data(),
                               .kv_rows = wanted.data()});
