@@ -10,6 +10,7 @@
 #include "cmd/role/options/model_options.h"
 #include "cmd/role/rank_options.h"
 #include "common/base/gibibytes.h"
+#include "common/base/gpu_kv_rows.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/shard_spec.h"
@@ -35,8 +36,8 @@ absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& 
   weights.shard.count = gpus_of_rank;
   const absl::Status served = CheckDeviceModel(config, weights);
   const bool must = options.device.kind == DeviceChoice::Kind::kCuda || gpus_of_rank > 1;
-  const absl::Status rows =
-      CheckKvRowsOnGpus(options.kv_dtype, gpus_of_rank, static_cast<uint64_t>(options.slot_host_memory_bytes), config);
+  const absl::Status rows = CheckKvRowsOnGpus(options.kv_dtype, gpus_of_rank,
+                                              static_cast<uint64_t>(options.slot_host_memory_bytes), config.head_dim);
   if (must) WINNOW_RETURN_IF_ERROR(rows);
   if (must && !served.ok()) return served;
   if (must && there.gpu_bytes == 0) {

@@ -9,11 +9,11 @@
 #include "cmd/role/machine.h"
 #include "cmd/role/options/model_options.h"
 #include "cmd/up/child_process.h"
+#include "common/base/gpu_kv_rows.h"
 #include "common/base/kv_shard.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/validate.h"
-#include "inference_rank/backend/cuda_memory.h"
 
 namespace winnow {
 namespace {
@@ -176,7 +176,8 @@ absl::Status UpOptions::CheckKvDtype() const {
   const bool must_compute_on_gpu = device.kind == DeviceChoice::Kind::kCuda || tensor_parallel > 1;
   if (must_compute_on_gpu || select_in_place == SelectInPlace::kOn) {
     const int gpus = std::max(static_cast<int>(tensor_parallel), static_cast<int>(device.more.size()) + 1);
-    WINNOW_RETURN_IF_ERROR(CheckKvRowsOnGpus(kv_dtype, gpus, static_cast<uint64_t>(slot_host_memory_bytes), *config));
+    WINNOW_RETURN_IF_ERROR(
+        CheckKvRowsOnGpus(kv_dtype, gpus, static_cast<uint64_t>(slot_host_memory_bytes), config->head_dim));
   }
   if (cache_device.kind == DeviceChoice::Kind::kCuda) return CheckKvRowsOnCacheGpu(kv_dtype);
   if (kv_dtype != Dtype::kI8) return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "absl/strings/str_format.h"
+#include "common/base/gpu_kv_rows.h"
 #include "inference_rank/backend/cuda_decode_lane.h"
 #include "inference_rank/backend/cuda_forward.h"
 #include "inference_rank/backend/cuda_lane_group.h"
@@ -50,7 +51,7 @@ class CudaBackend final : public Backend {
     weights.shard.count = static_cast<int>(ordinals.size());
     WINNOW_RETURN_IF_ERROR(CheckCompute(options.compute_dtype));
     WINNOW_RETURN_IF_ERROR(CheckKvRowsOnGpus(options.kv_dtype, weights.shard.count,
-                                             options.needs.slot_host_memory_bytes, *options.config));
+                                             options.needs.slot_host_memory_bytes, options.config->head_dim));
     WINNOW_RETURN_IF_ERROR(CheckSlotHostMemory(options, weights.shard.count));
     WINNOW_RETURN_IF_ERROR(Annotate(CheckDeviceModel(*options.config, weights), options.model_name));
     WINNOW_ASSIGN_OR_RETURN(backend->table_, cuda::LoadPlugin());

@@ -18,12 +18,6 @@ struct CudaRankPlan {
   MemoryNeeds needs;                               // of each GPU, weights and activations included
 };
 
-// UNIMPLEMENTED says what rows of that type (--kv-dtype) are not served with on the GPUs of inference ranks, and that
-// they are not on those of cache ranks.
-absl::Status CheckKvRowsOnCacheGpu(Dtype kv_dtype);
-absl::Status CheckKvRowsOnGpus(Dtype kv_dtype, int num_gpus, uint64_t slot_host_memory_bytes,
-                               const ModelConfig& config);
-
 // Whether slots may lie in host memory behind those of so many GPUs, where that is asked for.
 absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus);
 
