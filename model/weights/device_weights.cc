@@ -97,12 +97,12 @@ absl::Status CheckDeviceShards(const ModelConfig& config) {
   return absl::OkStatus();
 }
 
-// Experts are chosen among all, and lie in one GPU in bf16 or as MXFP4, all of one width.
+// Experts lie in one GPU in bf16 or as MXFP4, all of one width.
 absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOptions& options) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0 || options.parts == WeightParts::kQueryProjections) return absl::OkStatus();
   const auto refuse = [&](const auto&... what) { return NoKernels(config, absl::StrCat(what...)); };
-  if (moe.groups > 1) return refuse("experts chosen in groups");
+  if (moe.groups > cuda::kMaxExpertGroups) return refuse("more than ", cuda::kMaxExpertGroups, " groups of experts");
   if (moe.correction && !moe.sigmoid) return refuse("experts chosen by a softmax with a correction");
   if (moe.intermediate_size % 8 != 0 || config.hidden_size % 8 != 0) {
     return refuse("experts whose width is no multiple of 8");
@@ -153,7 +153,10 @@ cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
           .experts_per_token = moe.experts_per_token,
           .sigmoid = moe.sigmoid,
           .normalizes = moe.normalizes,
-          .scale = moe.scale};
+          .scale = moe.scale,
+          .groups = moe.groups,
+          .groups_per_token = moe.groups_per_token,
+          .group_scores = moe.group_scores};
 }
 
 size_t ExpertBytes(const cuda::ExpertMatrices& of) {

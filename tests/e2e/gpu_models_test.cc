@@ -225,7 +225,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Of("Qwen2Moe", ModelFamily::kQwen2Moe, {{"shared_expert_intermediate_size", 80}}),
                     Biased(Of("GptOss", ModelFamily::kGptOss, {{"sliding_window", 48}}, 4)),
                     Of("Glm4Moe", ModelFamily::kGlm4Moe, {{"n_group", 1}, {"topk_group", 1}}),
-                    Biased(Of("Llama", ModelFamily::kLlama)),
+                    Of("Glm4MoeInGroups", ModelFamily::kGlm4Moe), Biased(Of("Llama", ModelFamily::kLlama)),
                     Of("MistralWithWindows", ModelFamily::kMistral, {{"sliding_window", 70}}),
                     Of("Phi3", ModelFamily::kPhi3, {{"partial_rotary_factor", 0.75}}), Of("Olmo2", ModelFamily::kOlmo2),
                     Of("Olmo3", ModelFamily::kOlmo3, Json::object(), 4), Of("Gemma3", ModelFamily::kGemma3),

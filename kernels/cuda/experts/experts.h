@@ -36,12 +36,18 @@ struct ExpertMatrices {
   bool sigmoid = false;       // probabilities are sigmoids of the logits, not a softmax over all of them
   bool normalizes = false;    // the chosen probabilities are divided by their sum
   float scale = 1;            // and then multiplied with this
+  // With several groups of consecutive experts only the groups_per_token best ones take part, by the sum of their
+  // group_scores largest values that decide.
+  int groups = 1;  // divides num_experts, at most kMaxExpertGroups
+  int groups_per_token = 1;
+  int group_scores = 2;  // 1 or 2
 
   constexpr int num_all() const { return num_experts + num_shared; }
   constexpr int num_logits() const { return num_experts + (shared_gate ? 1 : 0); }
   constexpr int pairs_per_row() const { return experts_per_token + num_shared; }
 };
 inline constexpr int kMaxExperts = 512;
+inline constexpr int kMaxExpertGroups = 64;
 inline constexpr uint32_t kNoPair = ~0u;
 inline constexpr int kMaxExpertsPerToken = 32;
 
@@ -110,7 +116,7 @@ enum class ExpertRows : uint8_t {
 };
 
 // Chooses each row's experts: those of the largest probabilities, ties to the lower expert, with these as weights (the
-// CPU's RouteParams, without groups). Logits are sums in f32; those of many rows are of weights with 16 significant
+// CPU's RouteParams). Logits are sums in f32; those of many rows are of weights with 16 significant
 // bits, which is all that those have that were trained in bf16.
 struct RouteRowsParams {
   ExpertMatrices experts;

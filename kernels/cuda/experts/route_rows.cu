@@ -22,6 +22,54 @@ __device__ uint32_t KeyOf(float x) {
   return x != x ? 0 : (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
 }
 
+__device__ float OfKey(uint32_t key) {
+  return __uint_as_float((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
+}
+
+// Of the experts that each lane looks at, those of the best groups as bits; ties to the lower group. By one warp.
+template <int kLaneExperts>
+__device__ uint32_t InBestGroups(const ExpertMatrices& of, const uint32_t (&keys)[kLaneExperts]) {
+  constexpr int kLaneGroups = kMaxExpertGroups / 32;
+  const uint32_t lane = threadIdx.x % 32, size = of.num_experts / of.groups;
+  uint32_t scores[kLaneGroups] = {};  // of groups lane and lane + 32, as keys
+  for (uint32_t group = 0; group < of.groups; ++group) {
+    uint32_t best = 0, next = 0;  // the lane's two largest of this group
+#pragma unroll
+    for (int i = 0; i < kLaneExperts; ++i) {
+      if (i * 32 + lane - group * size >= size) continue;
+      next = max(next, min(best, keys[i]));
+      best = max(best, keys[i]);
+    }
+    const uint32_t first = __reduce_max_sync(~0u, best);
+    const uint32_t owner = __ffs(__ballot_sync(~0u, best == first)) - 1;
+    const uint32_t second = __reduce_max_sync(~0u, lane == owner ? next : best);
+    const float sum = size == 1 || of.group_scores == 1 ? OfKey(first) : OfKey(first) + OfKey(second);
+#pragma unroll
+    for (int i = 0; i < kLaneGroups; ++i) {
+      if (i * 32 + lane == group) scores[i] = KeyOf(sum);
+    }
+  }
+  uint64_t taken = 0;
+  for (int n = 0; n < of.groups_per_token; ++n) {
+    uint32_t best = 0, at_best = ~0u;
+#pragma unroll
+    for (int i = 0; i < kLaneGroups; ++i) {
+      const uint32_t group = i * 32 + lane;
+      const bool is_left = group < of.groups && (taken >> group & 1) == 0;
+      if (is_left && (at_best == ~0u || scores[i] > best)) best = scores[i], at_best = group;
+    }
+    const uint32_t of_all = __reduce_max_sync(~0u, best);
+    taken |= uint64_t{1} << __reduce_min_sync(~0u, best == of_all ? at_best : ~0u);
+  }
+  uint32_t in_best = 0;
+#pragma unroll
+  for (int i = 0; i < kLaneExperts; ++i) {
+    const uint32_t expert = i * 32 + lane;
+    if (expert < of.num_experts && (taken >> expert / size & 1) != 0) in_best |= 1u << i;
+  }
+  return in_best;
+}
+
 // By one warp, each lane of which looks at kLaneExperts experts.
 template <int kLaneExperts>
 __device__ void ChooseExperts(const RouteRowsParams& p, int row) {
@@ -39,6 +87,7 @@ __device__ void ChooseExperts(const RouteRowsParams& p, int row) {
     keys[i] = KeyOf(is_corrected ? own[i] + of.correction[expert] : own[i]);
     if (expert < of.num_experts) left |= 1u << i;
   }
+  if (of.groups > 1) left = InBestGroups(of, keys);
   uint32_t chosen = ~0u;  // of lane i the i-th best
   float of_chosen = -INFINITY, largest = 0;
   for (uint32_t i = 0; i < count; ++i) {
@@ -213,6 +262,9 @@ void RouteRows(Stream stream, ExpertRows rows, const RouteRowsParams& params) {
   WINNOW_CHECK(of.num_all() <= kMaxExperts && of.num_shared <= kMaxExpertsPerToken);
   WINNOW_CHECK(of.experts_per_token >= 1 && of.experts_per_token <= std::min(of.num_experts, kMaxExpertsPerToken));
   WINNOW_CHECK(of.sigmoid || of.correction == nullptr);
+  WINNOW_CHECK(of.groups >= 1 && of.groups <= kMaxExpertGroups && of.num_experts % of.groups == 0);
+  WINNOW_CHECK(of.groups_per_token >= 1 && of.groups_per_token <= of.groups &&
+               of.experts_per_token <= of.num_experts / of.groups * of.groups_per_token);
   WINNOW_CHECK(of.hidden_size % 8 == 0 && params.num_rows >= 0 &&
                static_cast<uint32_t>(params.num_rows) <= params.routed.max_rows);
   if (params.num_rows == 0) return;

@@ -20,13 +20,16 @@ struct Shape {
   bool shared_gate = false, normalizes = true;
   bool biases = false, sigmoid = false, mxfp4 = false;
   cuda::GatedActivation activation = cuda::GatedActivation::kSilu;
+  int groups = 1, groups_per_token = 1, group_scores = 2;
 };
 
 std::string Name(const Shape& shape) {
-  return absl::StrCat(shape.experts_per_token, " of ", shape.num_experts, " experts",
-                      shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ",
-                      shape.hidden_size, "x", shape.intermediate_size, shape.biases ? ", biases" : "",
-                      shape.sigmoid ? ", sigmoids" : "", shape.mxfp4 ? ", MXFP4" : "");
+  return absl::StrCat(
+      shape.experts_per_token, " of ", shape.num_experts, " experts",
+      shape.num_shared > 0 ? absl::StrCat(" and ", shape.num_shared, " shared") : "", ", ", shape.hidden_size, "x",
+      shape.intermediate_size, shape.biases ? ", biases" : "", shape.sigmoid ? ", sigmoids" : "",
+      shape.mxfp4 ? ", MXFP4" : "",
+      shape.groups > 1 ? absl::StrCat(", ", shape.groups_per_token, " of ", shape.groups, " groups") : "");
 }
 
 // What sums in f32 may be off by, of products whose magnitudes add up to this: each mma adds 16 products with the error
@@ -113,7 +116,10 @@ class ExpertsCheck {
                 .experts_per_token = shape.experts_per_token,
                 .sigmoid = shape.sigmoid,
                 .normalizes = shape.normalizes,
-                .scale = 1.25f};
+                .scale = 1.25f,
+                .groups = shape.groups,
+                .groups_per_token = shape.groups_per_token,
+                .group_scores = shape.group_scores};
     std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(shape.hidden_size)));
     router_.resize(static_cast<size_t>(experts_.num_logits()) * shape.hidden_size);
     for (float& value : router_) value = normal(gpu.random);
@@ -207,6 +213,24 @@ class ExpertsCheck {
     return sum;
   }
 
+  // Takes experts of other groups than the best out of the choice. Returns whether errors of f32 sums may decide which
+  // these are.
+  bool LeaveBestGroups(std::vector<double>& choice) const {
+    const int size = shape_.num_experts / shape_.groups;
+    std::vector<std::pair<double, int>> sums;
+    for (int group = 0; group < shape_.groups; ++group) {
+      std::vector<double> of_group(choice.begin() + group * size, choice.begin() + (group + 1) * size);
+      std::sort(of_group.rbegin(), of_group.rend());
+      sums.emplace_back(of_group[0] + (size > 1 && shape_.group_scores > 1 ? of_group[1] : 0), group);
+    }
+    std::sort(sums.rbegin(), sums.rend());
+    for (int i = shape_.groups_per_token; i < shape_.groups; ++i) {
+      std::fill_n(choice.begin() + sums[i].second * size, size, -INFINITY);
+    }
+    return shape_.groups > shape_.groups_per_token &&
+           sums[shape_.groups_per_token - 1].first - sums[shape_.groups_per_token].first < 1e-4;
+  }
+
   // The chosen are the best but for errors of f32 sums, their weights those of a softmax, and pairs are a permutation.
   void CheckRouting(const std::string& what, int num_rows) {
     const size_t per_row = experts_.pairs_per_row(), chosen = shape_.experts_per_token, pairs = num_rows * per_row;
@@ -230,6 +254,7 @@ class ExpertsCheck {
         total += weigh[i];
         if (shape_.sigmoid) choice[i] = weigh[i] + correction_[i];
       }
+      const bool is_close = LeaveBestGroups(choice);
       std::vector<bool> is_chosen(choice.size());
       for (size_t i = 0; i < per_row; ++i) {
         const uint32_t expert = experts[row * per_row + i], pair = places[row * per_row + i];
@@ -247,7 +272,7 @@ class ExpertsCheck {
         of_chosen += weigh[expert];
       }
       for (size_t i = 0; i < choice.size(); ++i) {
-        if (!is_chosen[i]) worst_choice = std::max(worst_choice, choice[i] - least);
+        if (!is_chosen[i] && !is_close) worst_choice = std::max(worst_choice, choice[i] - least);
       }
       for (size_t i = 0; i < per_row; ++i) {
         const uint32_t expert = experts[row * per_row + i];
@@ -361,7 +386,24 @@ void Check(GpuContext& gpu) {
                              .num_shared = 0,
                              .hidden_size = 2880,
                              .intermediate_size = 96,
-                             .mxfp4 = true}}) {
+                             .mxfp4 = true},
+                             Shape{.num_experts = 256,
+                             .experts_per_token = 8,
+                             .num_shared = 1,
+                             .hidden_size = 64,
+                             .intermediate_size = 32,
+                             .sigmoid = true,
+                             .groups = 8,
+                             .groups_per_token = 4},
+                             Shape{.num_experts = 40,
+                             .experts_per_token = 3,
+                             .num_shared = 0,
+                             .hidden_size = 64,
+                             .intermediate_size = 32,
+                             .normalizes = false,
+                             .groups = 40,
+                             .groups_per_token = 7,
+                             .group_scores = 1}}) {
     ExpertsCheck check(gpu, shape, 400);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 2, 7, 16, 40, 64})) check.Run(ExpertRows::kFew, num_rows);
     for (const int num_rows : gpu.Cases(std::vector<int>{1, 100, 400})) check.Run(ExpertRows::kMany, num_rows);
