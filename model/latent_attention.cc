@@ -4,12 +4,6 @@
 #include <cmath>
 
 namespace winnow {
-namespace {
-
-// Of the norms of latents, whatever the model adds in its others.
-constexpr float kLatentNormEpsilon = 1e-6f;
-
-}  // namespace
 
 LatentAttention::LatentAttention(const ModelConfig& config, const KernelTable& kernels, Executor& executor,
                                  Dtype kv_dtype, int max_rows)

@@ -19,6 +19,9 @@ struct IndexerConfig {
   friend bool operator==(const IndexerConfig&, const IndexerConfig&) = default;
 };
 
+// Of the norms of latents, whatever a model adds in its others.
+inline constexpr float kLatentNormEpsilon = 1e-6f;
+
 // Latent attention as DeepSeek has it: keys and values of all heads are projections of one latent of a token, beside
 // which one part of the key, shared by all heads, turns with the position.
 struct LatentConfig {

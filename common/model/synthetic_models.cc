@@ -1,6 +1,9 @@
 #include "common/model/synthetic_models.h"
 
+#include <cmath>
+
 #include "common/base/status.h"
+#include "common/model/rope.h"
 
 namespace winnow {
 namespace {
@@ -16,9 +19,10 @@ struct SyntheticModel {
   int num_experts = 0, experts_per_token = 0, expert_size = 0;
 };
 
-// From the config.json of Qwen/Qwen3-*, meta-llama/Llama-3.1-8B and openai/gpt-oss-20b. head_dim is 128 in all of them
-// but the last.
+// From the config.json of Qwen/Qwen3-*, meta-llama/Llama-3.1-8B, openai/gpt-oss-20b and
+// deepseek-ai/DeepSeek-V2-Lite. head_dim is 128 in all of them but the last two.
 constexpr SyntheticModel kModels[] = {
+    {"deepseek-v2-lite", ModelFamily::kDeepseekV2, 27, 2048, 10944, 16, 1, 102400, false, 64, 6, 1408},
     {"gpt-oss-20b", ModelFamily::kGptOss, 24, 2880, 2880, 64, 8, 201088, false, 32, 4, 2880},
     {"llama3-8b", ModelFamily::kLlama, 32, 4096, 14336, 32, 8, 128256, false},
     {"qwen3-0.6b", ModelFamily::kQwen3, 28, 1024, 3072, 16, 8, 151936, true},
@@ -43,6 +47,31 @@ void AddGptOss(ModelConfig& config) {
                  .original_max_position_embeddings = 4096,
                  .truncate = false};
   for (int layer = 0; layer < config.num_layers; ++layer) config.windows.push_back(layer % 2 == 0 ? 128 : 0);
+}
+
+// What DeepSeek-V2-Lite has beside what the others have: queries without a latent, a dense layer before the sparse
+// ones.
+void AddDeepseekV2Lite(ModelConfig& config) {
+  config.latent = {.shape = {.rank = 512, .rope_dim = 64},
+                   .query_rank = 0,
+                   .nope_dim = 128,
+                   .value_dim = 128,
+                   .interleaved = true,
+                   .indexer = {}};
+  config.head_dim = config.latent->shape.key_dim();
+  config.rotary_dim = config.latent->shape.rope_dim;
+  config.qk_norm = false;
+  config.rope = {.type = RopeType::kYarn,
+                 .theta = 10000,
+                 .factor = 40,
+                 .original_max_position_embeddings = 4096,
+                 .mscale = 0.707,
+                 .mscale_all_dim = 0.707};
+  const auto mscale = static_cast<float>(YarnMscale(config.rope.factor, config.rope.mscale_all_dim));
+  config.attention_scale = mscale * mscale / std::sqrt(static_cast<float>(config.latent->query_dim()));
+  config.moe.normalizes = false;
+  config.moe.shared_intermediate_size = 2 * config.moe.intermediate_size;
+  config.moe.sparse_layers[0] = false;
 }
 
 ModelConfig ConfigOf(const SyntheticModel& model) {
@@ -73,6 +102,7 @@ ModelConfig ConfigOf(const SyntheticModel& model) {
                   .sparse_layers = std::vector<bool>(static_cast<size_t>(model.num_layers), true)};
   }
   if (model.family == ModelFamily::kGptOss) AddGptOss(config);
+  if (model.family == ModelFamily::kDeepseekV2) AddDeepseekV2Lite(config);
   config.max_context_tokens = kMaxContextTokens;
   return config;
 }

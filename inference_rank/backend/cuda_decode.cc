@@ -52,6 +52,7 @@ cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run
           .slot_pool = slots_,
           .kv_dtype = options_.kv_dtype,
           .kv_scales = options_.kv_dtype == Dtype::kI8 ? int8_slots().scales() : nullptr,
+          .row = config_.kv_layout(options_.kv_dtype).row,
           .lists = lists_ + run.first_list,
           .pages = pages_,
           .selected = selected_,

@@ -20,8 +20,9 @@ uint64_t ExpertRowBytes(const cuda::ExpertMatrices& experts) {
   return experts.pairs_per_row() * (4 * hidden + 2 * width + 20) + 4ull * experts.num_logits();
 }
 
-// By itself where no cache rank's GPU could.
+// By itself where no cache rank's GPU could. Of latents cache ranks select.
 bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
+  if (options.config->latent) return false;
   const bool needs_to = options.needs.slot_host_memory_bytes > 0;
   return options.selects_in_place.value_or(needs_to || !options.offers_lanes || num_gpus_there < 2);
 }
@@ -97,12 +98,24 @@ uint64_t EstimateMatrixBytes(const ModelConfig& part, WeightShard shard, const B
   uint64_t all = part.tie_word_embeddings ? 0 : bytes(forms.lm_head, LmHeadFeatures(part, shard), hidden);
   for (size_t l = 0; l < forms.layers.size(); ++l) {
     const LayerForms& layer = forms.layers[l];
-    all += bytes(layer.qkv, part.qkv_features(), hidden) + bytes(layer.o, hidden, part.q_features());
+    all += bytes(layer.qkv, part.qkv_features(), hidden) + bytes(layer.o, hidden, part.o_features());
+    if (part.latent)
+      all += LatentHeadBytes(part) + 2ull * part.num_query_heads * part.latent->query_dim() * part.latent->query_rank;
     all += part.moe.IsSparse(static_cast<int>(l))
                ? ExpertLayerBytes(part)
                : bytes(layer.gate_up, 2 * mlp, hidden) + bytes(layer.down, hidden, mlp);
   }
   return all;
+}
+
+// What latent attention takes beside what all attention does, for so many rows, and what it leaves to be merged, once
+// for steps of the engine and once for graphs.
+uint64_t LatentActivationBytes(const ModelConfig& config, uint64_t rows, uint32_t max_context_tokens) {
+  if (!config.latent) return 0;
+  const uint64_t heads = config.num_query_heads;
+  const auto max_splits = std::min<uint64_t>(64, max_context_tokens / 256 + 1);
+  return rows * heads * (6ull * config.latent->query_dim() + 2ull * config.latent->value_dim) +
+         2 * kMaxDecodeRows * heads * max_splits * 4 * (config.head_dim + 2);
 }
 
 // What does not depend on what the GPU's kernels ask for.
@@ -120,6 +133,10 @@ MemoryNeeds CommonNeeds(const BackendOptions& options, int num_gpus) {
 
 absl::Status CheckSlotHostMemory(const BackendOptions& options, int num_gpus) {
   if (options.needs.slot_host_memory_bytes == 0) return absl::OkStatus();
+  if (options.config->latent) {
+    return absl::UnimplementedError(
+        "--slot-host-memory is for rows that are selected in place, and those of latent attention are not");
+  }
   if (num_gpus > 1) {
     return absl::UnimplementedError(
         "--slot-host-memory: slots lie in host memory behind those of one GPU, and --tensor-parallel has several");
@@ -181,7 +198,8 @@ MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int n
   const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows);
   needs.activation_bytes =
       rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +
-      4ull * kMaxDecodeRows * config.vocab_size + kScratchBytes;
+      LatentActivationBytes(config, rows, options.max_context_tokens) + 4ull * kMaxDecodeRows * config.vocab_size +
+      kScratchBytes;
   if (options.kv_dtype == Dtype::kI8) {  // a layer of the longest prompt, as attention of chunks reads it
     needs.activation_bytes +=
         uint64_t{options.max_context_tokens} * config.num_kv_heads * (4ull * config.head_dim + 2 * sizeof(float));

@@ -254,7 +254,7 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
 void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
   const int num_rows = step.num_rows;
   const Dtype computed = converts_rows() ? Dtype::kBf16 : kv_dtype();
-  const size_t heads = config_.num_kv_heads, row_bytes = RowLayout().bytes(config_.head_dim, computed);
+  const size_t heads = config_.num_kv_heads, row_bytes = config_.kv_layout(computed).row_bytes();
   const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
   RopeOutputs outputs{.positions = state_.positions, .kv_dtype = computed};
   if (converts_rows()) {

@@ -15,7 +15,9 @@ namespace {
 constexpr size_t kBf16Bytes = 2;
 
 int LargestOutput(const ModelConfig& config) {
-  return std::max({config.qkv_features(), 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
+  const int queries = config.latent ? config.num_query_heads * config.latent->query_dim() : 0;
+  return std::max(
+      {config.qkv_features(), queries, 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
 }
 
 cuda::ExpertRows ExpertRowsOf(DevicePhase phase) {
@@ -62,6 +64,7 @@ cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t
           .head_dim = config.head_dim,
           .scale = scale_,
           .kv_dtype = options_.kv_dtype,
+          .row = config.kv_layout(options_.kv_dtype).row,
           .max_count = max_count,
           .out = attention_,
           .out_dtype = Dtype::kBf16,
@@ -108,6 +111,17 @@ size_t DeviceLayers::Carve(void* region) {
   q_ = arena.TakeArray<float>(decode_rows * q);
   q_bf16_ = arena.Take(prefill_rows * q * kBf16Bytes);
   attention_ = arena.Take(rows * q * kBf16Bytes);
+  if (config.latent) {
+    const LatentConfig& latent = *config.latent;
+    const size_t heads = config.num_query_heads;
+    if (latent.query_rank > 0) {
+      latent_.query_latents = arena.Take(rows * latent.query_rank * kBf16Bytes);
+      latent_.heads = arena.TakeArray<float>(rows * heads * latent.query_dim());
+    }
+    latent_.nope = arena.Take(rows * heads * latent.nope_dim * kBf16Bytes);
+    latent_.values = arena.Take(rows * config.o_features() * kBf16Bytes);
+    latent_.key_attention_factor = ComputeRope(config.rope, latent.shape.rope_dim).attention_factor;
+  }
   gate_up_ = arena.Take(2 * intermediate * std::max(decode_rows * sizeof(float), prefill_rows * kBf16Bytes));
   mlp_ = arena.Take(rows * intermediate * kBf16Bytes);
   experts_.emplace(table_, config, static_cast<int>(rows), arena);
@@ -255,6 +269,7 @@ void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer,
 }
 
 void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs) {
+  if (config().latent) return ProjectLatents(stream, phase, layer, num_rows, outputs);
   const DeviceLayerWeights& weights = weights_->layer(layer);
   const bool decode = phase == DevicePhase::kDecode, norms_heads = !config().qk_norm_projection;
   const Rotation& rotation = RotationOf(layer);
@@ -313,6 +328,7 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, con
                                          .scale = scale_,
                                          .kv = kv.rows,
                                          .kv_head_stride = kv.head_stride,
+                                         .row = config().kv_layout(Dtype::kBf16).row,
                                          .streaming_window = kv.streaming_window,
                                          .streaming_sinks = kv.streaming_sinks,
                                          .sliding_window = config().window(layer),
@@ -341,7 +357,8 @@ void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;
   const DeviceLayerWeights& weights = weights_->layer(layer);
-  Matmul(stream, phase, weights.o, attention_, num_rows, output);
+  if (config().latent) LatentValues(stream, layer, num_rows);
+  Matmul(stream, phase, weights.o, config().latent ? latent_.values : attention_, num_rows, output);
   if (has_post_norms()) AddNormed(stream, weights.attention_post_norm, num_rows);
 }
 

@@ -151,7 +151,7 @@ class DeviceLayers {
   void* normed() const { return normed_; }        // [rows, hidden_size] bf16, what Qkv and GateUp read
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
   float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
-  void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output reads
+  void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output begins with
   float* logits() const { return logits_; }       // [decode rows, vocab_size]
   // Device memory: the experts that sparse layers have touched so far, added up; null where there are none.
   const uint64_t* touched_experts() const { return experts_->touched(); }
@@ -188,6 +188,10 @@ class DeviceLayers {
   void Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias = nullptr);
   // Of layers with norms after attention and MLP: hidden() += norm of what the product has left in partial().
   void AddNormed(cuda::Stream stream, const float* weight, int num_rows);
+  // Of latent attention, what Rope does: queries of latents and what turns of them, rows. And before Output: what heads
+  // make of the latents that they attended to.
+  void ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
+  void LatentValues(cuda::Stream stream, int layer, int num_rows);
   // Of models that normalise whole projections of queries and keys, in place.
   void NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows);
   bool has_post_norms() const { return config_.norms != NormPlacement::kBefore; }
@@ -217,8 +221,17 @@ class DeviceLayers {
   float* q_ = nullptr;           // [decode rows, q_features]
   void* q_bf16_ = nullptr;       // [prefill rows, q_features]
   void* attention_ = nullptr;    // [rows, q_features] bf16
-  void* gate_up_ = nullptr;      // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
-  void* mlp_ = nullptr;          // [rows, intermediate_size] bf16, likewise
+  // Of latent attention.
+  struct LatentActivations {
+    void* query_latents = nullptr;  // [rows, query_rank] bf16, normed; null where queries have none
+    float* heads = nullptr;         // [rows, num_query_heads, query_dim]; null likewise, as qkv has them
+    void* nope = nullptr;           // [rows, num_query_heads, nope_dim] bf16
+    void* values = nullptr;         // [rows, o_features] bf16
+    float key_attention_factor = 1;
+  };
+  LatentActivations latent_;
+  void* gate_up_ = nullptr;  // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
+  void* mlp_ = nullptr;      // [rows, intermediate_size] bf16, likewise
   std::optional<DeviceExperts> experts_;
   float* logits_ = nullptr;  // [decode rows, vocab_size]
   void* matmul_scratch_ = nullptr;

@@ -84,6 +84,7 @@ absl::Status CheckpointUpload::Fill(DeviceWeights& weights) {
     WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.qkv, forms.qkv, layer.qkv));
     if (!all) continue;
     WINNOW_RETURN_IF_ERROR(FillMatrix(pieces.o, forms.o, layer.o));
+    if (part.latent) WINNOW_RETURN_IF_ERROR(FillLatents(part, l, layer.latent));
     if (layer.is_sparse()) {
       WINNOW_RETURN_IF_ERROR(FillExperts(part, l, layer.experts));
       continue;
@@ -142,6 +143,10 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
     load_norm(names.mlp_post_norm, hidden, layer.mlp_post_norm);
     load_norm(names.q_norm, part.q_norm_features(), layer.q_norm);
     load_norm(names.k_norm, part.k_norm_features(), layer.k_norm);
+    if (part.latent) {
+      load_norm(names.query_latent_norm, part.latent->query_rank, layer.latent.query_norm);
+      load_norm(names.key_latent_norm, part.latent->shape.rank, layer.latent.key_norm);
+    }
     load(names.sinks, shard * heads, heads, layer.sinks);
     if (layer.o_bias != nullptr) load(names.o + ".bias", 0, hidden, layer.o_bias);
     if (layer.is_sparse()) {
@@ -151,6 +156,12 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
     }
     if (!part.qkv_bias) continue;
     const std::vector<std::string> biases = BiasesOf(names.qkv);
+    if (part.latent) {
+      const size_t queries = part.query_projection_features();
+      load(biases[0], 0, queries, layer.qkv_bias);
+      load(biases[1], 0, part.latent->shape.key_dim(), layer.qkv_bias + queries);
+      continue;
+    }
     load(biases[0], shard * q, q, layer.qkv_bias);
     if (!all) continue;
     load(biases[1], shard * kv, kv, layer.qkv_bias + q);

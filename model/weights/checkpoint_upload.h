@@ -36,6 +36,8 @@ class CheckpointUpload {
   absl::Status FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts);
   // Where a vector of the device has its place in host memory.
   using VectorPlace = std::function<float*(const float* on_device)>;
+  // Of latent attention: the projections of queries' latents, and by head of keys and of values.
+  absl::Status FillLatents(const ModelConfig& config, int layer, const DeviceLatentWeights& latent);
   absl::Status FillExpertBiases(const LayerNames& names, const cuda::ExpertMatrices& experts, const VectorPlace& place);
   absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
   absl::Status FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,

@@ -38,6 +38,11 @@ void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::Expe
   experts.down_bias = arena.TakeArray<float>(all * experts.hidden_size);
 }
 
+void TakeLatentVectors(cuda::Arena& arena, const LatentConfig& config, DeviceLatentWeights& latent) {
+  if (config.query_rank > 0) latent.query_norm = arena.TakeArray<float>(config.query_rank);
+  latent.key_norm = arena.TakeArray<float>(config.shape.rank);
+}
+
 void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const DeviceForm& form, int out_features,
                 int in_features, cuda::DeviceMatrix& matrix) {
   matrix = {
@@ -45,6 +50,17 @@ void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const Dev
   matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, form.dtype));
   const size_t scale_bytes = matmul.scale_bytes(out_features, in_features, form.dtype, form.group_size);
   if (scale_bytes > 0) matrix.scales = arena.TakeArray<float>(scale_bytes / sizeof(float));
+}
+
+void TakeLatentMatrices(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const ModelConfig& config,
+                        DeviceLatentWeights& latent) {
+  const LatentConfig& of = *config.latent;
+  if (of.query_rank > 0) {
+    TakeMatrix(matmul, arena, {}, config.num_query_heads * of.query_dim(), of.query_rank, latent.query_up);
+  }
+  const size_t bytes = LatentHeadBytes(config), keys = bytes / (of.nope_dim + of.value_dim) * of.nope_dim;
+  latent.key_up = arena.Take(keys);
+  latent.value_up = arena.Take(bytes - keys);
 }
 
 std::string Gigabytes(size_t bytes) {
@@ -60,7 +76,7 @@ absl::Status NoKernels(const ModelConfig& config, std::string_view what) {
 absl::Status CheckDeviceWidths(const ModelConfig& config, const DeviceWeightOptions& options) {
   const int piece = options.dtype == Dtype::kBf16 ? 8 : 32, count = options.shard.count;
   for (const auto& [name, width] :
-       {std::pair("hidden_size", config.hidden_size), std::pair("the query heads", config.q_features() / count),
+       {std::pair("hidden_size", config.hidden_size), std::pair("the query heads", config.o_features() / count),
         std::pair("intermediate_size", config.max_dense_mlp_features() / count)}) {
     if (width % piece == 0) continue;
     return absl::UnimplementedError(absl::StrCat("on GPUs widths are multiples of ", piece, " in ",
@@ -70,9 +86,49 @@ absl::Status CheckDeviceWidths(const ModelConfig& config, const DeviceWeightOpti
   return absl::OkStatus();
 }
 
-// GPUs have kernels for grouped attention with RoPE, and for MLPs without biases.
+absl::Status CheckDeviceHeads(const ModelConfig& config) {
+  constexpr std::array kHeadDims = {16, 32, 64, 96, 128, 256};
+  if (std::find(kHeadDims.begin(), kHeadDims.end(), config.head_dim) == kHeadDims.end()) {
+    return absl::UnimplementedError(
+        absl::StrCat("on GPUs head_dim is 16, 32, 64, 96, 128 or 256, not ", config.head_dim));
+  }
+  if (config.group_size() <= 8) return absl::OkStatus();
+  return absl::UnimplementedError(
+      absl::StrCat("on GPUs at most 8 query heads share a kv head, not ", config.group_size()));
+}
+
+// Keys are read in pieces, and latent attention is one GPU's, with weights of bf16.
+absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOptions& options) {
+  const LatentConfig& latent = *config.latent;
+  const LatentShape& shape = latent.shape;
+  if (latent.indexer.num_heads > 0) return NoKernels(config, "an indexer of its own");
+  if (options.parts == WeightParts::kQueryProjections) return NoKernels(config, "queries of latents alone");
+  if (config.quantization.format != WeightQuantization::Format::kNone) {
+    return NoKernels(config, "latent attention with quantised weights");
+  }
+  if (shape.rank % cuda::kLatentPiece != 0 || shape.rope_dim % cuda::kLatentPiece != 0 || latent.nope_dim % 8 != 0 ||
+      latent.query_rank % 8 != 0 || latent.value_dim % 2 != 0) {
+    return NoKernels(config, absl::StrCat("latents of ", shape.rank, " and ", shape.rope_dim, ", or heads of ",
+                                          latent.nope_dim, " and ", latent.value_dim));
+  }
+  if (shape.key_dim() > cuda::kMaxLatentKeyDim) {
+    return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentKeyDim, " elements"));
+  }
+  if (config.num_query_heads > cuda::kMaxLatentHeads) {
+    return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentHeads, " heads"));
+  }
+  if (options.shard.count > 1) {
+    return absl::UnimplementedError("several GPUs cannot share latent attention yet: --tensor-parallel=1");
+  }
+  if (options.dtype != Dtype::kBf16) {
+    return absl::UnimplementedError(absl::StrCat("on GPUs weights of latent attention are bf16, not ",
+                                                 DtypeName(options.dtype), ": --compute=bf16"));
+  }
+  return absl::OkStatus();
+}
+
+// GPUs have kernels for grouped and for latent attention with RoPE, and for MLPs without biases.
 absl::Status CheckDeviceLayers(const ModelConfig& config) {
-  if (config.latent) return NoKernels(config, "latent attention");
   if (config.mlp_bias) return NoKernels(config, "biases of the MLP");
   if (config.final_logit_softcap > 0) return NoKernels(config, "a cap of logits");
   // These norms read what products give, to which biases are added later.
@@ -159,6 +215,12 @@ cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
           .group_scores = moe.group_scores};
 }
 
+size_t LatentHeadBytes(const ModelConfig& config) {
+  if (!config.latent) return 0;
+  const size_t width = config.latent->nope_dim + config.latent->value_dim;
+  return width * config.num_query_heads * config.latent->shape.rank * DtypeBytes(Dtype::kBf16);
+}
+
 size_t ExpertBytes(const cuda::ExpertMatrices& of) {
   const size_t elements = size_t{3} * of.intermediate_size * of.hidden_size;
   return of.mxfp4 ? elements / 2 + elements / cuda::kExpertBlock : elements * DtypeBytes(Dtype::kBf16);
@@ -170,16 +232,8 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
         absl::StrCat("GPUs hold weights as bf16 or fp8, not as ", DtypeName(options.dtype)));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceLayers(config));
+  WINNOW_RETURN_IF_ERROR(config.latent ? CheckDeviceLatents(config, options) : CheckDeviceHeads(config));
   WINNOW_RETURN_IF_ERROR(CheckDeviceExperts(config, options));
-  const int head_dim = config.head_dim;
-  constexpr std::array kHeadDims = {16, 32, 64, 96, 128, 256};
-  if (std::find(kHeadDims.begin(), kHeadDims.end(), head_dim) == kHeadDims.end()) {
-    return absl::UnimplementedError(absl::StrCat("on GPUs head_dim is 16, 32, 64, 96, 128 or 256, not ", head_dim));
-  }
-  if (config.group_size() > 8) {
-    return absl::UnimplementedError(
-        absl::StrCat("on GPUs at most 8 query heads share a kv head, not ", config.group_size()));
-  }
   const int count = options.shard.count;
   if (count > 1) WINNOW_RETURN_IF_ERROR(CheckDeviceShards(config));
   if (count < 1 || options.shard.index < 0 || options.shard.index >= count || config.num_kv_heads % count != 0 ||
@@ -225,6 +279,7 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
     if (config_.qk_norm) layer.k_norm = arena.TakeArray<float>(config_.k_norm_features());
     if (config_.attention_sinks) layer.sinks = arena.TakeArray<float>(config_.num_query_heads);
     if (config_.o_bias) layer.o_bias = arena.TakeArray<float>(hidden);
+    if (config_.latent) TakeLatentVectors(arena, *config_.latent, layer.latent);
     if (config_.moe.IsSparse(l)) TakeExpertVectors(arena, config_, layer.experts);
   }
   if (all) final_norm_ = arena.TakeArray<float>(hidden);
@@ -237,7 +292,8 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
     };
     take(forms.qkv, qkv, hidden, layer.qkv);
     if (!all) continue;
-    take(forms.o, hidden, config_.q_features(), layer.o);
+    take(forms.o, hidden, config_.o_features(), layer.o);
+    if (config_.latent) TakeLatentMatrices(*table.matmul, arena, config_, layer.latent);
     if (layer.is_sparse()) {
       TakeExperts(arena, layer.experts);
       continue;
@@ -277,9 +333,11 @@ absl::Status DeviceWeights::Allocate(const cuda::CudaTable& table, cuda::Device&
 size_t DeviceWeights::bytes_per_step() const {
   size_t bytes = vector_bytes_ + MatrixBytes(lm_head_);
   for (const DeviceLayerWeights& layer : layers_) {
-    for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    for (const cuda::DeviceMatrix* matrix :
+         {&layer.qkv, &layer.latent.query_up, &layer.o, &layer.gate_up, &layer.down}) {
       bytes += MatrixBytes(*matrix);
     }
+    bytes += LatentHeadBytes(config_);
   }
   return bytes;
 }

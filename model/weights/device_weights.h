@@ -23,16 +23,28 @@ struct DeviceWeightOptions {
   WeightParts parts = WeightParts::kAll;
 };
 
+// What a layer of latent attention has beside qkv, which gives what queries are made of, then latent and turning part
+// of the key, and o.
+struct DeviceLatentWeights {
+  const float* query_norm = nullptr;  // [query_rank]; null where queries have no latent
+  cuda::DeviceMatrix query_up;        // query_rank -> [num_query_heads, nope_dim + rope_dim]; without data likewise
+  const float* key_norm = nullptr;    // [rank]
+  const void* key_up = nullptr;       // [num_query_heads, rank, nope_dim] bf16
+  const void* value_up = nullptr;     // [num_query_heads, value_dim, rank] bf16
+};
+
 // Weights of one decoder layer in device memory. Norms, biases and sinks are f32; an absent one is null.
 struct DeviceLayerWeights {
   const float* input_norm = nullptr;  // [hidden_size]
-  cuda::DeviceMatrix qkv;             // hidden_size -> q heads, k heads, v heads; q heads alone for kQueryProjections
-  const float* qkv_bias = nullptr;    // [qkv_features]
-  const float* q_norm = nullptr;      // [q_norm_features]
-  const float* k_norm = nullptr;      // [k_norm_features]
-  const float* sinks = nullptr;       // [num_query_heads] scores that take part in the softmax
-  cuda::DeviceMatrix o;               // q_features -> hidden_size
-  const float* o_bias = nullptr;      // [hidden_size]
+  // hidden_size -> q heads, k heads, v heads, or as DeviceLatentWeights says; q heads alone for kQueryProjections.
+  cuda::DeviceMatrix qkv;
+  const float* qkv_bias = nullptr;             // [qkv_features]
+  const float* q_norm = nullptr;               // [q_norm_features]
+  const float* k_norm = nullptr;               // [k_norm_features]
+  const float* sinks = nullptr;                // [num_query_heads] scores that take part in the softmax
+  DeviceLatentWeights latent;                  // of latent attention alone
+  cuda::DeviceMatrix o;                        // o_features -> hidden_size
+  const float* o_bias = nullptr;               // [hidden_size]
   const float* attention_post_norm = nullptr;  // [hidden_size] of what attention gives
   const float* post_attention_norm = nullptr;  // [hidden_size] before the MLP
   const float* mlp_post_norm = nullptr;        // [hidden_size] of what the MLP gives
@@ -49,6 +61,9 @@ cuda::GatedActivation ActivationOf(Activation activation);
 cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config);
 // Bytes of one of them: gate, up and down.
 size_t ExpertBytes(const cuda::ExpertMatrices& of);
+
+// Bytes of key_up and value_up of one layer; 0 without latent attention.
+size_t LatentHeadBytes(const ModelConfig& config);
 
 // What of a config the device path cannot compute: UNIMPLEMENTED names it. Also checks that the shard divides the heads
 // and the intermediate size.

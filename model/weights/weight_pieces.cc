@@ -19,13 +19,16 @@ LayerPieces PiecesOfLayer(const ModelConfig& part, WeightShard shard, int layer)
     return WeightPiece{projection + ".weight", hidden, count * shards, 0, hidden, index * count, count};
   };
   LayerPieces pieces;
-  if (names.qkv.size() == 1) {
+  if (part.latent) {
+    const size_t queries = part.query_projection_features(), key = part.latent->shape.key_dim();
+    pieces.qkv = {rows(names.qkv[0], queries, queries, 0), rows(names.qkv[1], key, key, 0)};
+  } else if (names.qkv.size() == 1) {
     const size_t all = q + 2 * kv;
     pieces.qkv = {rows(names.qkv[0], q, all, 0), rows(names.qkv[0], kv, all, q), rows(names.qkv[0], kv, all, q + kv)};
   } else {
     pieces.qkv = {rows(names.qkv[0], q, q, 0), rows(names.qkv[1], kv, kv, 0), rows(names.qkv[2], kv, kv, 0)};
   }
-  pieces.o = {columns(names.o, q)};
+  pieces.o = {columns(names.o, part.o_features())};
   if (part.moe.IsSparse(layer)) return pieces;
   if (names.gate_up.size() == 1) {
     pieces.gate_up = {rows(names.gate_up[0], intermediate, 2 * intermediate, 0),

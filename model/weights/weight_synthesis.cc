@@ -25,6 +25,7 @@ absl::Status WeightSynthesis::Fill(DeviceWeights& weights) {
     for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       FillMatrix(*matrix, ++number);
     }
+    if (config.latent) FillLatents(config, layer.latent, number);
     if (layer.is_sparse()) FillExperts(layer.experts, number);
   }
   if (!weights.ties_tables()) FillMatrix(weights.lm_head_, ++number);
@@ -83,6 +84,18 @@ void WeightSynthesis::FillCodes(const cuda::ExpertMatrices& experts) {
   };
   fill(experts.gate_up, experts.gate_up_scales, 2 * elements, experts.hidden_size);
   fill(experts.down, experts.down_scales, elements, experts.intermediate_size);
+}
+
+void WeightSynthesis::FillLatents(const ModelConfig& config, const DeviceLatentWeights& latent, uint64_t& number) {
+  const LatentConfig& of = *config.latent;
+  FillMatrix(latent.query_up, ++number);
+  const auto fill = [&](const void* matrices, int width, int in_features) {
+    const size_t elements = static_cast<size_t>(config.num_query_heads) * of.shape.rank * width;
+    table_.elementwise->fill_normal(stream_, const_cast<void*>(matrices), elements, Seed(shard_seed_, ++number),
+                                    1 / std::sqrt(static_cast<float>(in_features)));
+  };
+  fill(latent.key_up, of.nope_dim, of.nope_dim);
+  fill(latent.value_up, of.value_dim, of.shape.rank);
 }
 
 void WeightSynthesis::FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {

@@ -28,6 +28,8 @@ class WeightSynthesis {
   void FillVectors(const DeviceWeights& weights);
   // Logits of the size of two: some experts of a row weigh much more than others, as in trained ones.
   void FillRouter(const cuda::ExpertMatrices& experts, std::vector<float>::iterator to);
+  // Projections to and from latents, of all heads at once.
+  void FillLatents(const ModelConfig& config, const DeviceLatentWeights& latent, uint64_t& number);
   // All experts at once.
   void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number);
   void FillCodes(const cuda::ExpertMatrices& experts);

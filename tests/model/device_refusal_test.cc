@@ -32,7 +32,15 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
     return FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr(what), HasSubstr(ModelFamilyName(family))));
   };
   EXPECT_THAT(Check(ModelFamily::kQwen2Moe), refused(ModelFamily::kQwen2Moe, "no multiple of another's"));
-  EXPECT_THAT(Check(ModelFamily::kDeepseekV3), refused(ModelFamily::kDeepseekV3, "latent attention"));
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV2), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3, {{"q_lora_rank", nullptr}}), IsOkStatus());
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3, {{"kv_lora_rank", 40}}),
+              refused(ModelFamily::kDeepseekV3, "latents of 40 and 16"));
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3, {{"kv_lora_rank", 640}}),
+              refused(ModelFamily::kDeepseekV3, "more than 576 elements"));
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV32), refused(ModelFamily::kDeepseekV32, "an indexer"));
+  EXPECT_THAT(Check(ModelFamily::kGlmMoeDsa), refused(ModelFamily::kGlmMoeDsa, "an indexer"));
   EXPECT_THAT(Check(ModelFamily::kLlama, {{"mlp_bias", true}}), refused(ModelFamily::kLlama, "biases of the MLP"));
   EXPECT_THAT(Check(ModelFamily::kOlmo2, {{"attention_bias", true}}),
               refused(ModelFamily::kOlmo2, "biases of attention before a norm"));
@@ -62,6 +70,7 @@ TEST(DeviceRefusalTest, NamesWhatSeveralGpusCannotShare) {
   EXPECT_THAT(Check(ModelFamily::kOlmo2, nlohmann::json::object(), 2), refused("norms after attention"));
   EXPECT_THAT(Check(ModelFamily::kLlama, {{"attention_bias", true}}, 2), refused("a bias of o"));
   EXPECT_THAT(Check(ModelFamily::kMixtral, nlohmann::json::object(), 2), refused("a mixture of experts"));
+  EXPECT_THAT(Check(ModelFamily::kDeepseekV3, nlohmann::json::object(), 2), refused("latent attention"));
 }
 
 }  // namespace

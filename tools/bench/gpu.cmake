@@ -22,6 +22,8 @@ add_executable(winnow-gpu-check
   gpu/experts_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
+  gpu/latent_attention_section.cc
+  gpu/latent_section.cc
   gpu/matmul_section.cc
   gpu/matmul_weights.cc
   gpu/page_units_section.cc

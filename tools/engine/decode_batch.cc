@@ -109,7 +109,7 @@ absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
   const DecodeSlotShape& shape = slots.shape();
   if (of_.placement == KvPlacement::kColocated) return absl::OkStatus();
   const cuda::Stream stream = device.NewStream();
-  const size_t row_elements = 2 * static_cast<size_t>(shape.layout.head_dim);
+  const size_t row_elements = shape.layout.row.elements(shape.layout.head_dim);
   std::unique_ptr<cuda::DeviceMemory> staging;
   if (shape.layout.dtype != Dtype::kBf16) {
     WINNOW_ASSIGN_OR_RETURN(staging, device.Allocate(kFillRows * row_elements * DtypeBytes(Dtype::kBf16)));

@@ -76,7 +76,7 @@ absl::Status EngineBench::LoadWeights() {
     }
     WINNOW_ASSIGN_OR_RETURN(rank.weights,
                             DeviceWeights::Synthesize(*table_, *rank.device, setting_.config, options_.seed,
-                                                      /*query_bias=*/true, weights));
+                                                      /*query_bias=*/!setting_.config.latent.has_value(), weights));
   }
   return absl::OkStatus();
 }
@@ -204,6 +204,9 @@ absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) 
   const DecodeCase of = Fitted(wanted);
   if (of.placement == KvPlacement::kDisaggregated && ranks_[0].cache_device == nullptr) {
     return absl::FailedPreconditionError("no GPUs for cache ranks beside those of the inference ranks");
+  }
+  if (setting_.config.latent && (of.placement != KvPlacement::kDense || of.kv != Dtype::kBf16)) {
+    return absl::UnimplementedError("latent attention is measured with --mode=dense and --kv=bf16");
   }
   if (Selects(of.placement)) WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(of.spec, of.rows()));
   WINNOW_RETURN_IF_ERROR(CheckFits(of));

@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_launch.cuh"
+#include "kernels/cuda/attention/latent_decode.h"
 #include "kernels/cuda/attention/quantize_rows.cuh"
 
 namespace winnow::cuda {
@@ -63,12 +64,14 @@ size_t PartialBytes(int head_dim) {
 }
 
 size_t ScratchBytes(const DecodeAttentionParams& params) {
+  if (params.row.value_is_key) return LatentScratchBytes(params);
   const Plan plan = MakePlan(params);
   const size_t partials = plan.units == 1 || plan.clustered ? 0 : static_cast<size_t>(NumLists(params)) * plan.units;
   return kCounterBytes + partials * PartialBytes(params.head_dim);
 }
 
 void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
+  if (params.row.value_is_key) return LatentDecodeAttention(stream, params);
   const bool is_small = params.kv_dtype == Dtype::kBf16 && (params.head_dim == 16 || params.head_dim == 32);
   WINNOW_CHECK(is_small || params.head_dim == 64 || params.head_dim == 96 || params.head_dim == 128 ||
                params.head_dim == 256);

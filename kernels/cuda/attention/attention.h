@@ -38,13 +38,15 @@ struct DecodeAttentionParams {
   const float* q = nullptr;  // [num_rows, num_query_heads, head_dim], rotated, not scaled
   int num_rows = 0;          // 1..64; rows whose lists are empty give 0
   int num_query_heads = 0;
-  int num_kv_heads = 0;  // group 1..8
-  int head_dim = 0;      // 64, 96, 128 or 256; of kBf16 16 and 32, too
+  int num_kv_heads = 0;  // group 1..8; with row.value_is_key 1..128
+  int head_dim = 0;      // 64, 96, 128 or 256; of kBf16 16 and 32, too; with row.value_is_key as in latent.h
   float scale = 0;
   // [num_query_heads] of scores, natural: one takes part in the softmax of its head, without a value. Null: none.
   const float* sinks = nullptr;
-  const void* slot_pool = nullptr;       // [num_slots] rows of kv_dtype
-  Dtype kv_dtype = Dtype::kBf16;         // kBf16, kF8, kI8, kI4; the last three with kv_scales
+  const void* slot_pool = nullptr;  // [num_slots] rows of kv_dtype
+  Dtype kv_dtype = Dtype::kBf16;    // kBf16, kF8, kI8, kI4; the last three with kv_scales
+  // With value_is_key rows are bf16, and neither sinks nor meet nor sends are there.
+  RowLayout row = {};
   const void* kv_scales = nullptr;       // [num_slots][2] f32: of K, of V
   const AttentionList* lists = nullptr;  // [num_rows, num_kv_heads]
   const uint32_t* pages = nullptr;

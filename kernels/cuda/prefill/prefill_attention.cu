@@ -1,5 +1,6 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/cuda/prefill/prefill_latent.h"
 #include "kernels/cuda/prefill/prefill_mma.h"
 #include "kernels/cuda/prefill/prefill_wgmma.h"
 #include "kernels/cuda/prefill/widen_rows.h"
@@ -9,6 +10,7 @@ namespace {
 
 void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
   if (params.num_queries == 0) return;
+  if (params.row.value_is_key) return PrefillAttentionLatent(stream, params);
   if (ComputeMajor() == 9 && params.head_dim >= 64) {
     PrefillAttentionWgmma(stream, params);
   } else {

@@ -1,13 +1,15 @@
 #pragma once
 #include <cstdint>
 
+#include "common/base/kv_layout.h"
 #include "kernels/cuda/device/stream.h"
 
 namespace winnow::cuda {
 
 // Causal attention of a chunk of one sequence over rows 0 .. first_position + num_queries - 1, with an optional
 // block-sparse pattern per kv head (streaming heads, LServe arXiv:2502.14866 section 3.2). The bits of a row do not
-// depend on the chunk it is in. head_dim is 16, 32, 64, 96, 128 or 256; all pointers are aligned to 16 bytes.
+// depend on the chunk it is in. head_dim is 16, 32, 64, 96, 128 or 256, where values are keys as in latent.h; all
+// pointers are aligned to 16 bytes.
 struct PrefillAttentionParams {
   const void* q = nullptr;  // [num_queries, num_query_heads, head_dim] bf16, rotated, not scaled
   int num_queries = 0;
@@ -18,6 +20,7 @@ struct PrefillAttentionParams {
   float scale = 0;
   const void* kv = nullptr;    // [num_kv_heads] x kv_head_stride rows: [position, 2 * head_dim] bf16
   int64_t kv_head_stride = 0;  // in rows
+  RowLayout row = {};          // with value_is_key one kv head, all of it and no sinks
   // Of rows of int8: `kv` has their codes, and these what keys and values are codes times: [num_kv_heads] x
   // kv_head_stride, by position, zeros for kPrefillScalePad positions behind the last row; both or none.
   const float* key_scales = nullptr;

@@ -69,14 +69,14 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
   }
   LetDependentsStart();
   WaitForInputs();
-  const float4* row = reinterpret_cast<const float4*>(p.x) + static_cast<size_t>(blockIdx.x) * width;
+  const float4* row = reinterpret_cast<const float4*>(p.x + blockIdx.x * p.x_stride);
 #pragma unroll
   for (int i = 0; i < kVectors; ++i) {
     const int at = threadIdx.x + i * blockDim.x;
     x[i] = at < width ? row[at] : make_float4(0, 0, 0, 0);
   }
   if (p.bias != nullptr) {
-    float4* const biased = reinterpret_cast<float4*>(p.biased) + static_cast<size_t>(blockIdx.x) * width;
+    float4* const biased = reinterpret_cast<float4*>(p.biased + blockIdx.x * p.x_stride);
 #pragma unroll
     for (int i = 0; i < kVectors; ++i) {
       const int at = threadIdx.x + i * blockDim.x;
@@ -105,15 +105,17 @@ __global__ void __launch_bounds__(kNormThreads) RmsNormKernel(RmsNormParams p) {
 
 void RmsNorm(Stream stream, const RmsNormParams& params) {
   const int width = params.hidden_size / 4;
-  WINNOW_CHECK(params.hidden_size % 4 == 0 && width <= 8 * kNormThreads);
+  WINNOW_CHECK(params.hidden_size % 4 == 0 && width <= 8 * kNormThreads && params.x_stride % 4 == 0);
   if (params.num_rows == 0) return;
+  RmsNormParams strided = params;
+  if (strided.x_stride == 0) strided.x_stride = params.hidden_size;
   // Few warps that have several loads in flight each meet sooner than many.
   if (width <= 4 * kNormThreads) {
     const LaunchShape shape = {.grid = dim3(params.num_rows), .threads = DivideUp(width, 4 * kWarp) * kWarp};
-    LaunchDependent(RmsNormKernel<4>, shape, stream, params);
+    LaunchDependent(RmsNormKernel<4>, shape, stream, strided);
   } else {
     const LaunchShape shape = {.grid = dim3(params.num_rows), .threads = kNormThreads};
-    LaunchDependent(RmsNormKernel<8>, shape, stream, params);
+    LaunchDependent(RmsNormKernel<8>, shape, stream, strided);
   }
 }
 

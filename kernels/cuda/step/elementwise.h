@@ -24,9 +24,10 @@ struct EmbedParams {
 // out = bf16(x * rsqrt(mean(x^2) + eps) * weight), where there is a bias of x + bias, which goes to `biased`.
 // hidden_size is a multiple of 4, at most 32768.
 struct RmsNormParams {
-  const float* x = nullptr;     // [num_rows, hidden_size]
+  const float* x = nullptr;     // [num_rows, x_stride]
+  int64_t x_stride = 0;         // a multiple of 4; 0: hidden_size
   const float* bias = nullptr;  // [hidden_size], may be null
-  float* biased = nullptr;      // [num_rows, hidden_size], may be x
+  float* biased = nullptr;      // [num_rows, x_stride], may be x
   int num_rows = 0;
   int hidden_size = 0;
   const float* weight = nullptr;  // null: out = bf16(x)

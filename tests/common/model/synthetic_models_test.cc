@@ -35,7 +35,8 @@ TEST_P(SyntheticModelsTest, HasAsManyParametersAsTheRealOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SyntheticModelsTest,
-                         testing::Values(Model{"synthetic:gpt-oss-20b", 20.91}, Model{"synthetic:llama3-8b", 8.03},
+                         testing::Values(Model{"synthetic:deepseek-v2-lite", 15.71},
+                                         Model{"synthetic:gpt-oss-20b", 20.91}, Model{"synthetic:llama3-8b", 8.03},
                                          Model{"synthetic:qwen3-0.6b", 0.60}, Model{"synthetic:qwen3-8b", 8.19},
                                          Model{"synthetic:qwen3-14b", 14.77}, Model{"synthetic:qwen3-30b-a3b", 30.53},
                                          Model{"synthetic:qwen3-32b", 32.76}),

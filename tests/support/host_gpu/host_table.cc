@@ -18,6 +18,7 @@
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_experts.h"
+#include "tests/support/host_gpu/host_latent.h"
 #include "tests/support/host_gpu/host_nccl.h"
 #include "tests/support/host_gpu/host_summands.h"
 #include "tests/support/host_gpu/host_weights.h"
@@ -75,8 +76,9 @@ float InverseNorm(const float* x, int width, float epsilon) {
 void RmsNorm(Stream, const cuda::RmsNormParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const size_t first = static_cast<size_t>(row) * p.hidden_size;
-    std::vector<float> x(p.x + first, p.x + first + p.hidden_size);
-    for (int i = 0; p.bias != nullptr && i < p.hidden_size; ++i) p.biased[first + i] = x[i] += p.bias[i];
+    const int64_t from = row * (p.x_stride == 0 ? p.hidden_size : p.x_stride);
+    std::vector<float> x(p.x + from, p.x + from + p.hidden_size);
+    for (int i = 0; p.bias != nullptr && i < p.hidden_size; ++i) p.biased[from + i] = x[i] += p.bias[i];
     const float scale = p.weight == nullptr ? 1 : InverseNorm(x.data(), p.hidden_size, p.epsilon);
     auto* out = static_cast<uint16_t*>(p.out) + first;
     for (int i = 0; i < p.hidden_size; ++i) out[i] = ToBf16(x[i] * scale * (p.weight == nullptr ? 1 : p.weight[i]));
@@ -344,6 +346,7 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
                                   .scale = p.scale,
                                   .slot_pool = int8_rows.empty() ? p.slot_pool : int8_rows.data(),
                                   .kv_dtype = p.kv_dtype,
+                                  .row = p.row,
                                   .slots = slots.data(),
                                   .slot_counts = counts.data(),
                                   .out = out.data(),
@@ -412,6 +415,7 @@ void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
                                    .kv = is_int8 ? int8_rows.data() : p.kv,
                                    .kv_head_stride = p.kv_head_stride,
                                    .kv_dtype = is_int8 ? Dtype::kI8 : Dtype::kBf16,
+                                   .row = p.row,
                                    .out = out.data(),
                                    .window = p.sliding_window,
                                    .sinks = p.sinks});
@@ -469,6 +473,7 @@ struct HostKernels {
   cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::PageUnitKernels page_units = HostPageUnitKernels();
   cuda::ElementwiseKernels elementwise{};
+  cuda::LatentKernels latent = HostLatentKernels();
   cuda::MatmulKernels matmul{};
   cuda::PrefillAttentionKernels prefill{};
   cuda::RowKernels rows{};
@@ -509,6 +514,7 @@ struct HostKernels {
     table.page_units = &page_units;
     table.selection = &selection;
     table.elementwise = &elementwise;
+    table.latent = &latent;
     table.matmul = &matmul;
     table.prefill = &prefill;
     table.rows = &rows;

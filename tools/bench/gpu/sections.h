@@ -10,6 +10,8 @@ GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection ExpertsSection();
+GpuSection LatentAttentionSection();
+GpuSection LatentSection();
 GpuSection MatmulSection();
 GpuSection PageUnitsSection();
 GpuSection PrefillAttentionSection();

@@ -1,0 +1,73 @@
+#include "common/base/check.h"
+#include "kernels/cuda/attention/latent_tiles.cuh"
+#include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/latent/latent.h"
+#include "kernels/cuda/prefill/prefill_latent.h"
+
+// All heads of a query see the same rows: a thread block takes 64 pairs of a query and a head, the heads of
+// neighbouring queries.
+namespace winnow::cuda {
+namespace {
+
+constexpr int kMWarps = 4;
+
+template <int kDim>
+__global__ void __launch_bounds__(kLatentThreads, 1)
+    PrefillLatentKernel(const PrefillAttentionParams p, const int num_stages) {
+  using Tiles = LatentTiles<kDim, kMWarps>;
+  extern __shared__ __align__(128) unsigned char memory[];
+  WaitForInputs();
+  LetDependentsStart();
+  const int pairs = p.num_queries * p.num_query_heads;
+  // The last queries see the most keys and go first, so that the GPU's ends meet.
+  const int first = (gridDim.x - 1 - blockIdx.x) * Tiles::kQueries, count = min(pairs - first, Tiles::kQueries);
+  Tiles tiles(memory, num_stages, p.head_dim / 8, p.scale);
+  tiles.LoadQueries(static_cast<const __nv_bfloat16*>(p.q) + static_cast<int64_t>(first) * p.head_dim, count);
+  uint32_t limits[2];
+#pragma unroll
+  for (int query = 0; query < 2; ++query) {
+    const int pair = first + min(Tiles::FirstQuery() + 8 * query, count - 1);
+    limits[query] = p.first_position + pair / p.num_query_heads + 1;
+  }
+  const uint32_t end = p.first_position + (first + count - 1) / p.num_query_heads + 1;
+  tiles.Attend(static_cast<const char*>(p.kv), p.row.bytes(p.head_dim, Dtype::kBf16), 0, end, limits,
+               [](uint32_t key) { return key; });
+#pragma unroll
+  for (int query = 0; query < 2; ++query) {
+    const int pair = Tiles::FirstQuery() + 8 * query;
+    if (pair >= count) continue;
+    const float inverse = 1 / tiles.sum[query];
+    auto* const to = static_cast<__nv_bfloat16*>(p.out) + static_cast<int64_t>(first + pair) * p.head_dim;
+#pragma unroll
+    for (int t = 0; t < Tiles::kValueTiles; ++t) {
+      const int element = Tiles::ElementOf(t);
+      if (element >= p.head_dim) continue;
+      *reinterpret_cast<uint32_t*>(to + element) =
+          PackBf16(tiles.o[t][2 * query] * inverse, tiles.o[t][2 * query + 1] * inverse);
+    }
+  }
+}
+
+template <int kDim>
+void Launch(Stream stream, const PrefillAttentionParams& params) {
+  using Shared = LatentShared<kDim, kMWarps>;
+  const size_t most = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int num_stages = Shared::Bytes(2) <= most ? 2 : 1;
+  const int64_t pairs = int64_t{params.num_queries} * params.num_query_heads;
+  LaunchDependent(PrefillLatentKernel<kDim>,
+                  {.grid = dim3(static_cast<unsigned>((pairs + Shared::kQueries - 1) / Shared::kQueries)),
+                   .threads = kLatentThreads,
+                   .shared_bytes = Shared::Bytes(num_stages)},
+                  stream, params, num_stages);
+}
+
+}  // namespace
+
+void PrefillAttentionLatent(Stream stream, const PrefillAttentionParams& params) {
+  WINNOW_CHECK(params.num_kv_heads == 1 && params.streaming_window == nullptr && params.sliding_window == 0 &&
+               params.sinks == nullptr);
+  WINNOW_CHECK(params.head_dim % kLatentPiece == 0 && params.head_dim <= kMaxLatentKeyDim);
+  VisitLatentDim(params.head_dim, [&](auto dim) { Launch<decltype(dim)::value>(stream, params); });
+}
+
+}  // namespace winnow::cuda
