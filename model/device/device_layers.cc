@@ -357,7 +357,7 @@ void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;
   const DeviceLayerWeights& weights = weights_->layer(layer);
-  if (config().latent) LatentValues(stream, layer, num_rows);
+  if (config().latent) LatentValues(stream, phase, layer, num_rows);
   Matmul(stream, phase, weights.o, config().latent ? latent_.values : attention_, num_rows, output);
   if (has_post_norms()) AddNormed(stream, weights.attention_post_norm, num_rows);
 }

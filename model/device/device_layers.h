@@ -191,7 +191,7 @@ class DeviceLayers {
   // Of latent attention, what Rope does: queries of latents and what turns of them, rows. And before Output: what heads
   // make of the latents that they attended to.
   void ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
-  void LatentValues(cuda::Stream stream, int layer, int num_rows);
+  void LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   // Of models that normalise whole projections of queries and keys, in place.
   void NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows);
   bool has_post_norms() const { return config_.norms != NormPlacement::kBefore; }

@@ -52,6 +52,7 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
                outputs.q_pre_rope_stride == config().q_features());
   table_.latent->append(stream, append);
   table_.latent->head_products(stream, {.to_latents = true,
+                                        .of_prompt = !decode,
                                         .shape = latent.shape,
                                         .width = latent.nope_dim,
                                         .num_rows = num_rows,
@@ -63,9 +64,10 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
                                         .y_bf16 = append.q_bf16});
 }
 
-void DeviceLayers::LatentValues(cuda::Stream stream, int layer, int num_rows) {
+void DeviceLayers::LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
   const LatentConfig& latent = *config().latent;
-  table_.latent->head_products(stream, {.shape = latent.shape,
+  table_.latent->head_products(stream, {.of_prompt = phase == DevicePhase::kPrefill,
+                                        .shape = latent.shape,
                                         .width = latent.value_dim,
                                         .num_rows = num_rows,
                                         .num_heads = config().num_query_heads,

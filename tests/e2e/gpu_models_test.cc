@@ -51,11 +51,13 @@ class GpuModels : public testing::TestWithParam<Model> {
   }
   // Of latents and of small heads cache ranks select.
   static bool SelectsInPlace() { return GetParam().model.head_dim != 16 && !IsLatent(); }
-  std::unique_ptr<Cluster> Start(const char* device, const std::vector<std::string>& flags = {"--max-running=6"}) {
-    Cluster::Options options{.model = directory_.path(),
-                             .flags = {std::string("--device=") + device, "--selection=dense", "--budget=2048",
-                                       "--max-context=2048", "--prefix-cache=false"},
-                             .environment = {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}}};
+  std::unique_ptr<Cluster> Start(const char* device, const std::vector<std::string>& flags = {"--max-running=6"},
+                                 bool keeps_prefixes = false) {
+    Cluster::Options options{
+        .model = directory_.path(),
+        .flags = {std::string("--device=") + device, "--selection=dense", "--budget=2048", "--max-context=2048",
+                  keeps_prefixes ? "--prefix-cache=true" : "--prefix-cache=false"},
+        .environment = {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}}};
     options.flags.insert(options.flags.end(), flags.begin(), flags.end());
     absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start(options);
     EXPECT_TRUE(started.ok()) << started.status().message();
@@ -135,6 +137,25 @@ TEST_P(GpuModels, ABudgetThatCoversTheContextGivesDenseAnswersInPlaceAndByFrames
     }
     EXPECT_TRUE(cluster->Stop().ok());
   }
+}
+
+TEST_P(GpuModels, PrefixesThatAreThereChangeNoAnswer) {
+  const auto fresh = Start("cuda:0"), keeps = Start("cuda:0", {"--max-running=6"}, /*keeps_prefixes=*/true);
+  ASSERT_TRUE(fresh != nullptr && keeps != nullptr);
+  Json request = Request(400, 11, 20);
+  request["logprobs"] = 1;
+  Ask(*keeps, request);
+  for (const size_t more : {0u, 70u}) {
+    TokenIds prompt = Prompt(400, 11);
+    for (size_t i = 0; i < more; ++i) prompt.push_back(static_cast<uint32_t>(3 + i % 90));
+    request["prompt"] = prompt;
+    const Completion expected = Ask(*fresh, request), answer = Ask(*keeps, request);
+    EXPECT_GT(answer.usage.at("prompt_tokens_details").at("cached_tokens").get<int>(), 300);
+    EXPECT_EQ(answer.ids, expected.ids);
+    EXPECT_EQ(answer.choice.at("logprobs"), expected.choice.at("logprobs"));
+  }
+  EXPECT_TRUE(fresh->Stop().ok());
+  EXPECT_TRUE(keeps->Stop().ok());
 }
 
 TEST_P(GpuModels, PreemptionChangesNoAnswerThatIsSelectedInPlace) {

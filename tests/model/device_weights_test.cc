@@ -17,6 +17,7 @@
 #include "tests/support/quantized_checkpoint.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
 
 namespace winnow {
 namespace {
@@ -96,6 +97,34 @@ TEST_P(QuantizedUploadTest, HoldsTheWeightsAsStoredOrDequantised) {
       }
     }
   }
+}
+
+// Of each head the rows of the checkpoint that give its key, turned, and those that give its value.
+TEST(LatentUpload, ProjectionsLieByHead) {
+  const TempDir directory;
+  WriteTinyCheckpoint({.family = ModelFamily::kDeepseekV3}, directory.path());
+  const auto checkpoint = Checkpoint::Open(directory.path()).value();
+  const ModelConfig config = LoadModelConfig(directory.path()).value();
+  const auto device = test::OpenHostDevice(0);
+  const auto weights = DeviceWeights::Load(test::HostGpuTable(), **device, *checkpoint, config);
+  ASSERT_THAT(weights, IsOkStatus());
+  EXPECT_EQ((*weights)->bytes(), DeviceWeightBytes(test::HostGpuTable(), config, {}));
+  const size_t heads = config.num_query_heads, rank = config.latent->shape.rank;
+  const size_t nope = config.latent->nope_dim, value = config.latent->value_dim, rows = heads * (nope + value);
+  const DeviceLatentWeights& latent = (*weights)->layer(1).latent;
+  const std::vector<float> stored =
+      ValuesIn(*checkpoint, {{LayerTensor(1, "self_attn.kv_b_proj.weight"), rows, rank, 0, rows, 0, rank}});
+  const auto* const keys = static_cast<const uint16_t*>(latent.key_up);
+  const auto* const values = static_cast<const uint16_t*>(latent.value_up);
+  for (size_t row = 0; row < rows; ++row) {
+    const size_t head = row / (nope + value), i = row % (nope + value);
+    for (size_t at = 0; at < rank; ++at) {
+      const uint16_t held =
+          i < nope ? keys[(head * rank + at) * nope + i] : values[(head * value + i - nope) * rank + at];
+      ASSERT_EQ(held, F32ToBf16(stored[row * rank + at])) << "row " << row << ", latent " << at;
+    }
+  }
+  EXPECT_EQ(latent.query_up.out_features, static_cast<int>(heads * config.latent->query_dim()));
 }
 
 TEST(QuantizedUpload, AStackOfSeveralFormsIsDequantised) {

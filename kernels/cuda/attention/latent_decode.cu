@@ -1,3 +1,5 @@
+#include <cuda.h>
+
 #include <algorithm>
 
 #include "common/base/check.h"
@@ -5,6 +7,7 @@
 #include "kernels/cuda/attention/latent_decode.h"
 #include "kernels/cuda/attention/latent_tiles.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/latent/latent.h"
 
 // Decode attention over rows of latents: a list is cut into splits by its own length alone, thread blocks take splits
@@ -12,7 +15,7 @@
 namespace winnow::cuda {
 namespace {
 
-constexpr uint32_t kMostLatentSplits = 64, kLeastSplitRows = 256;
+constexpr uint32_t kMostLatentSplits = 64, kLeastSplitRows = 256;  // two splits to a lane of a warp that merges
 constexpr int kMostLists = 64 * 128;  // rows of a step, and query heads with lists of their own
 constexpr int kMergeThreads = 128;
 
@@ -26,6 +29,7 @@ __host__ __device__ uint32_t NumSplits(uint32_t count) {
 }
 
 struct LatentLaunch {
+  CUtensorMap boxes;  // of the pool's rows, where there are two stages
   DecodeAttentionParams params;
   int num_lists = 0;
   int group = 0;             // query heads of a list
@@ -36,9 +40,10 @@ struct LatentLaunch {
   float2* sums = nullptr;     // [num_lists, most_splits, group] largest score in units of log2, sum of weights
 };
 
-// Splits of the lists before each, and of all, to `first` [num_lists + 1] of shared memory. By all threads.
+// Splits of the lists before each, and of all, to `first` [num_lists + 1] of shared memory, behind which there is room
+// for a word of each warp. By all threads.
 __device__ void CountSplits(const LatentLaunch& launch, uint32_t* first) {
-  __shared__ uint32_t of_warps[kLatentWarps];
+  uint32_t* const of_warps = first + launch.num_lists + 1;
   const int per_thread = (launch.num_lists + kLatentThreads - 1) / kLatentThreads;
   const int begin = min(static_cast<int>(threadIdx.x) * per_thread, launch.num_lists);
   const int end = min(begin + per_thread, launch.num_lists), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -61,15 +66,24 @@ __device__ void CountSplits(const LatentLaunch& launch, uint32_t* first) {
   __syncthreads();
 }
 
+// Whether rows of each 64 from the first on follow each other: of a list that begins with a page, and has no parts.
+__device__ bool RowsFollow(const AttentionList& list) {
+  const uint32_t first = list.recent_begin % list.ring_tokens;
+  return list.sinks == 0 && list.selected_count == 0 && (list.ring_base + first) % kSlotPageTokens == 0 &&
+         first + list.recent_count <= list.ring_tokens;
+}
+
 template <int kDim, int kMWarps>
-__global__ void __launch_bounds__(kLatentThreads, 1) LatentDecodeKernel(const LatentLaunch launch) {
+__global__ void __launch_bounds__(kLatentThreads, 1) LatentDecodeKernel(const __grid_constant__ LatentLaunch launch) {
   using Tiles = LatentTiles<kDim, kMWarps>;
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   const DecodeAttentionParams& p = launch.params;
   auto* const first = reinterpret_cast<uint32_t*>(memory + LatentShared<kDim, kMWarps>::Bytes(launch.num_stages));
   WaitForInputs();
   LetDependentsStart();
   CountSplits(launch, first);
+  Tiles tiles(memory, launch.num_stages, p.slot_pool, &launch.boxes, p.row.bytes(p.head_dim, Dtype::kBf16),
+              p.head_dim / 8, p.scale);
   const uint32_t items = first[launch.num_lists] * launch.head_tiles;
   for (uint32_t item = blockIdx.x; item < items; item += gridDim.x) {
     // Tiles of heads read the same rows at about the same time.
@@ -88,11 +102,11 @@ __global__ void __launch_bounds__(kLatentThreads, 1) LatentDecodeKernel(const La
     const uint32_t count = list.count(), split_rows = SplitRows(count);
     const uint32_t begin = split * split_rows, end = min(begin + split_rows, count);
     const int first_head = tile * Tiles::kQueries, heads = min(launch.group - first_head, Tiles::kQueries);
-    Tiles tiles(memory, launch.num_stages, p.head_dim / 8, p.scale);
+    tiles.Begin();
     tiles.LoadQueries(p.q + (static_cast<int64_t>(low) * launch.group + first_head) * p.head_dim, heads);
     const ListRows rows(p, list);
     const uint32_t limits[2] = {end, end};
-    tiles.Attend(static_cast<const char*>(p.slot_pool), p.row.bytes(p.head_dim, Dtype::kBf16), begin, end, limits,
+    tiles.Attend(begin, end, limits, RowsFollow(list),
                  [&](uint32_t key) { return rows.FindPage(rows.Find(key)).slot(); });
     const int64_t at = (static_cast<int64_t>(low) * launch.most_splits + split) * launch.group + first_head;
 #pragma unroll
@@ -110,12 +124,11 @@ __global__ void __launch_bounds__(kLatentThreads, 1) LatentDecodeKernel(const La
             make_float2(tiles.o[t][2 * query], tiles.o[t][2 * query + 1]);
       }
     }
-    __syncthreads();  // shared memory is used again
   }
 }
 
 // Grid: query heads of a list, lists.
-__global__ void __launch_bounds__(kMergeThreads) LatentMergeKernel(const LatentLaunch launch) {
+__global__ void __launch_bounds__(kMergeThreads) LatentMergeKernel(const __grid_constant__ LatentLaunch launch) {
   __shared__ float factors[kMostLatentSplits];
   WaitForInputs();
   LetDependentsStart();
@@ -125,15 +138,28 @@ __global__ void __launch_bounds__(kMergeThreads) LatentMergeKernel(const LatentL
   const auto at = [&](uint32_t split) {
     return (static_cast<int64_t>(list) * launch.most_splits + split) * launch.group + head;
   };
-  float largest = -INFINITY, total = 0;
-  for (uint32_t split = 0; split < splits; ++split) largest = fmaxf(largest, launch.sums[at(split)].x);
-  const float base = largest == -INFINITY ? 0 : largest;
-  for (uint32_t split = 0; split < splits; ++split) {
-    const float2 sums = launch.sums[at(split)];
-    const float factor = Exp2(sums.x - base);
-    total += sums.y * factor;
-    if (threadIdx.x == split % kMergeThreads) factors[split] = factor;
+  // Every warp has all sums, two in a lane, and adds them up in one order.
+  const uint32_t lane = threadIdx.x % 32;
+  float2 sums[2];
+  float largest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t split = i * 32 + lane;
+    sums[i] = split < splits ? launch.sums[at(split)] : make_float2(-INFINITY, 0);
+    largest = fmaxf(largest, sums[i].x);
   }
+  for (int distance = 16; distance > 0; distance /= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, distance));
+  }
+  const float base = largest == -INFINITY ? 0 : largest;
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float factor = Exp2(sums[i].x - base);
+    total += sums[i].y * factor;
+    if (threadIdx.x < 32) factors[i * 32 + lane] = factor;
+  }
+  total = WarpSum(total);
   __syncthreads();
   const float inverse = total > 0 ? 1 / total : 0;
   const int64_t query = static_cast<int64_t>(list) * launch.group + head;
@@ -159,7 +185,7 @@ __global__ void __launch_bounds__(kMergeThreads) LatentMergeKernel(const LatentL
 }
 
 LatentLaunch LaunchOf(const DecodeAttentionParams& params) {
-  LatentLaunch launch;
+  LatentLaunch launch{};
   launch.params = params;
   launch.num_lists = params.num_rows * params.num_kv_heads;
   launch.group = params.num_query_heads / params.num_kv_heads;
@@ -175,10 +201,15 @@ size_t SumBytes(const LatentLaunch& launch) {
 template <int kDim, int kMWarps>
 void LaunchDecode(Stream stream, LatentLaunch launch) {
   using Shared = LatentShared<kDim, kMWarps>;
-  const size_t most = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 256;  // and what is not dynamic
-  const size_t lists = (launch.num_lists + 1) * sizeof(uint32_t);
+  const size_t most = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const size_t lists = (launch.num_lists + 1 + kLatentWarps) * sizeof(uint32_t);
   launch.head_tiles = (launch.group + Shared::kQueries - 1) / Shared::kQueries;
-  launch.num_stages = Shared::Bytes(2) + lists <= most ? 2 : 1;
+  launch.num_stages = ComputeMajor() >= 9 && Shared::Bytes(2) + lists <= most ? 2 : 1;
+  if (launch.num_stages == 2) {
+    launch.boxes = TensorMapOf(launch.params.slot_pool, 2, launch.params.head_dim, int64_t{1} << 31,
+                               static_cast<int64_t>(launch.params.row.bytes(launch.params.head_dim, Dtype::kBf16)),
+                               kLatentTileKeys);
+  }
   const int64_t items = static_cast<int64_t>(launch.num_lists) * launch.most_splits * launch.head_tiles;
   const int64_t blocks = std::min<int64_t>(items, DeviceAttribute(cudaDevAttrMultiProcessorCount));
   LaunchDependent(LatentDecodeKernel<kDim, kMWarps>,

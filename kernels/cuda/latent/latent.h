@@ -51,9 +51,10 @@ struct LatentAppendParams {
 // A product for each head. To latents: y[row, head] at the latent places of a key = W[head] x[row, head], with W
 // [num_heads, rank, width]; the places that turn are left alone. From latents: y[row, head] = W[head] times the latent
 // places of x[row, head], with W [num_heads, width, rank]. x is bf16, sums are f32; of a row they have one order for
-// any number of rows.
+// any number of rows, and another where rows are those of a prompt.
 struct HeadProductsParams {
   bool to_latents = false;
+  bool of_prompt = false;
   LatentShape shape = {};
   int width = 0;  // a multiple of 8 to latents, else of 2
   int num_rows = 0;

@@ -1,6 +1,9 @@
+#include <cuda.h>
+
 #include "common/base/check.h"
 #include "kernels/cuda/attention/latent_tiles.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/prefill/prefill_latent.h"
 
@@ -13,15 +16,17 @@ constexpr int kMWarps = 4;
 
 template <int kDim>
 __global__ void __launch_bounds__(kLatentThreads, 1)
-    PrefillLatentKernel(const PrefillAttentionParams p, const int num_stages) {
+    PrefillLatentKernel(const __grid_constant__ PrefillAttentionParams p, const __grid_constant__ CUtensorMap boxes,
+                        const int num_stages) {
   using Tiles = LatentTiles<kDim, kMWarps>;
-  extern __shared__ __align__(128) unsigned char memory[];
+  extern __shared__ __align__(1024) unsigned char memory[];
   WaitForInputs();
   LetDependentsStart();
   const int pairs = p.num_queries * p.num_query_heads;
   // The last queries see the most keys and go first, so that the GPU's ends meet.
   const int first = (gridDim.x - 1 - blockIdx.x) * Tiles::kQueries, count = min(pairs - first, Tiles::kQueries);
-  Tiles tiles(memory, num_stages, p.head_dim / 8, p.scale);
+  Tiles tiles(memory, num_stages, p.kv, &boxes, p.row.bytes(p.head_dim, Dtype::kBf16), p.head_dim / 8, p.scale);
+  tiles.Begin();
   tiles.LoadQueries(static_cast<const __nv_bfloat16*>(p.q) + static_cast<int64_t>(first) * p.head_dim, count);
   uint32_t limits[2];
 #pragma unroll
@@ -30,8 +35,7 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
     limits[query] = p.first_position + pair / p.num_query_heads + 1;
   }
   const uint32_t end = p.first_position + (first + count - 1) / p.num_query_heads + 1;
-  tiles.Attend(static_cast<const char*>(p.kv), p.row.bytes(p.head_dim, Dtype::kBf16), 0, end, limits,
-               [](uint32_t key) { return key; });
+  tiles.Attend(0, end, limits, /*follow=*/true, [](uint32_t key) { return key; });
 #pragma unroll
   for (int query = 0; query < 2; ++query) {
     const int pair = Tiles::FirstQuery() + 8 * query;
@@ -52,13 +56,18 @@ template <int kDim>
 void Launch(Stream stream, const PrefillAttentionParams& params) {
   using Shared = LatentShared<kDim, kMWarps>;
   const size_t most = DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int num_stages = Shared::Bytes(2) <= most ? 2 : 1;
+  const int num_stages = ComputeMajor() >= 9 && Shared::Bytes(2) <= most ? 2 : 1;
+  CUtensorMap boxes = {};
+  if (num_stages == 2) {
+    boxes = TensorMapOf(params.kv, 2, params.head_dim, int64_t{1} << 31,
+                        static_cast<int64_t>(params.row.bytes(params.head_dim, Dtype::kBf16)), kLatentTileKeys);
+  }
   const int64_t pairs = int64_t{params.num_queries} * params.num_query_heads;
   LaunchDependent(PrefillLatentKernel<kDim>,
                   {.grid = dim3(static_cast<unsigned>((pairs + Shared::kQueries - 1) / Shared::kQueries)),
                    .threads = kLatentThreads,
                    .shared_bytes = Shared::Bytes(num_stages)},
-                  stream, params, num_stages);
+                  stream, params, boxes, num_stages);
 }
 
 }  // namespace

@@ -88,6 +88,11 @@ struct Lists {
     list.ring_tokens = recent + 1 + random() % 7;
     list.recent_begin = random() % 100000;
     list.recent_count = recent;
+    if (chosen == 0 && sinks == 0 && random() % 2 == 0) {  // by position
+      list.ring_base = random() % 3 * kPageSlots;
+      list.recent_begin = random() % 3 * kPageSlots;
+      list.ring_tokens = list.recent_begin + recent + 1 + random() % 100;
+    }
     for (uint32_t i = 0; i < chosen; ++i) selected.push_back(random() % (chosen + 50));
     const uint32_t tokens = list.ring_base + list.ring_tokens;
     for (uint32_t i = 0; i <= tokens / kPageSlots; ++i) pages.push_back(random() % pool_pages);

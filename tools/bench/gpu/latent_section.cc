@@ -154,7 +154,7 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows, bool biased)
 }
 
 // Both kinds of products against f64, and the same rows among others.
-void CheckProducts(GpuContext& gpu, const Shape& shape, bool to_latents, int num_rows) {
+void CheckProducts(GpuContext& gpu, const Shape& shape, bool to_latents, bool of_prompt, int num_rows) {
   const int rank = shape.latent.rank, key_dim = shape.latent.key_dim();
   const int width = to_latents ? shape.nope_dim : shape.value_dim;
   const int in = to_latents ? width : rank, out = to_latents ? rank : width;
@@ -163,6 +163,7 @@ void CheckProducts(GpuContext& gpu, const Shape& shape, bool to_latents, int num
   const std::vector<uint16_t> weight = NormalBf16(gpu, static_cast<size_t>(shape.num_heads) * out * in);
   const std::vector<uint16_t> x = NormalBf16(gpu, heads * x_width);
   cuda::HeadProductsParams params{.to_latents = to_latents,
+                                  .of_prompt = of_prompt,
                                   .shape = shape.latent,
                                   .width = width,
                                   .num_rows = num_rows,
@@ -199,8 +200,8 @@ void CheckProducts(GpuContext& gpu, const Shape& shape, bool to_latents, int num
     const float got = y[head * y_width + (to_latents ? shape.latent.latent_place(output) : output)];
     Take(worst, std::fabs(got - sum) / (magnitude * (in / 16.0 + 16) * 0x1p-22));
   }
-  const std::string what =
-      absl::StrCat(to_latents ? "queries of " : "values of ", shape.Name(), ", ", num_rows, " rows");
+  const std::string what = absl::StrCat(to_latents ? "queries of " : "values of ", shape.Name(), ", ", num_rows,
+                                        of_prompt ? " rows of a prompt" : " rows");
   gpu.report.Check(what, worst, 1);
   gpu.report.Check(what + ", copies", differ, 0);
   gpu.report.Check(what + ", places that are none of theirs", written, 0);
@@ -227,7 +228,9 @@ void Check(GpuContext& gpu) {
                                              2)) {
     for (const int num_rows : {1, 7, 64, gpu.Size(300, 70)}) CheckAppend(gpu, shape, num_rows, num_rows == 7);
     for (const int num_rows : {1, 9, 30, 64, gpu.Size(200, 70)}) {
-      for (const bool to_latents : {true, false}) CheckProducts(gpu, shape, to_latents, num_rows);
+      for (const bool to_latents : {true, false}) {
+        for (const bool of_prompt : {true, false}) CheckProducts(gpu, shape, to_latents, of_prompt, num_rows);
+      }
     }
   }
 }
@@ -250,6 +253,7 @@ void Bench(GpuContext& gpu) {
       for (const bool to_latents : {true, false}) {
         const double us = gpu.MedianUs(kSets, 16, [&](cuda::Stream stream, int set) {
           gpu.table.latent->head_products(stream, {.to_latents = to_latents,
+                                                   .of_prompt = num_rows > 64,
                                                    .shape = shape.latent,
                                                    .width = 128,
                                                    .num_rows = num_rows,
