@@ -104,10 +104,18 @@ __global__ void __launch_bounds__(kLatentThreads, 1) LatentDecodeKernel(const __
     const int first_head = tile * Tiles::kQueries, heads = min(launch.group - first_head, Tiles::kQueries);
     tiles.Begin();
     tiles.LoadQueries(p.q + (static_cast<int64_t>(low) * launch.group + first_head) * p.head_dim, heads);
-    const ListRows rows(p, list);
+    // Of a list whose rows follow each other: the page of each tile.
+    static_assert(kSlotPageTokens == kLatentTileKeys);
+    const uint32_t* const pages =
+        p.pages + list.first_page + (list.ring_base + list.recent_begin % list.ring_tokens) / kSlotPageTokens;
     const uint32_t limits[2] = {end, end};
-    tiles.Attend(begin, end, limits, RowsFollow(list),
-                 [&](uint32_t key) { return rows.FindPage(rows.Find(key)).slot(); });
+    tiles.Attend(
+        begin, end, limits, RowsFollow(list),
+        [&](uint32_t key) { return LoadIf(true, pages + key / kLatentTileKeys) * kSlotPageTokens; },
+        [&](uint32_t key) {
+          const ListRows rows(p, p.lists[low]);
+          return rows.FindPage(rows.Find(key)).slot();
+        });
     const int64_t at = (static_cast<int64_t>(low) * launch.most_splits + split) * launch.group + first_head;
 #pragma unroll
     for (int query = 0; query < 2; ++query) {

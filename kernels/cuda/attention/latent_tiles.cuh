@@ -31,8 +31,8 @@ struct LatentShared {
   static constexpr int kWeightBytes = kQueries * kLatentTileKeys * 2;
   struct Exchange {
     float of_warps[kNWarps][kQueries];  // maxima, in the end sums
-    uint32_t rows[2][kLatentTileKeys];
-    uint64_t full[2];  // barriers of the stages, for boxes
+    uint32_t rows[2][kLatentTileKeys];  // of a tile's keys, or the first alone
+    uint64_t full[2];                   // barriers of the stages, for boxes
   };
   static constexpr size_t Bytes(int stages) {
     return kQueryBytes + static_cast<size_t>(stages) * kStageBytes + kWeightBytes + sizeof(Exchange);
@@ -127,14 +127,17 @@ class LatentTiles {
     }
   }
 
-  // Attends to keys [begin, end), `begin` a multiple of a tile: key j lies in row row_of(j). `follow`: rows of each
-  // tile follow each other. The thread's queries see keys below `limits`. By all threads, behind LoadQueries.
-  template <typename RowOf>
-  __device__ void Attend(uint32_t begin, uint32_t end, const uint32_t (&limits)[2], bool follow, const RowOf& row_of) {
+  // Attends to keys [begin, end), `begin` a multiple of a tile. `follow`: rows of each tile follow each other, from
+  // first_row(its first key) on; else key j lies in row_of(j). The thread's queries see keys below `limits`. By all
+  // threads, behind LoadQueries. What finds rows should keep little between calls: registers are few.
+  template <typename FirstRow, typename RowOf>
+  __device__ void Attend(uint32_t begin, uint32_t end, const uint32_t (&limits)[2], bool follow,
+                         const FirstRow& first_row, const RowOf& row_of) {
     const uint32_t tiles = (end - begin + kLatentTileKeys - 1) / kLatentTileKeys;
     const auto find = [&](uint32_t tile) {
-      const uint32_t key = begin + tile * kLatentTileKeys + threadIdx.x;
-      return threadIdx.x < kLatentTileKeys && tile < tiles && key < end ? row_of(key) : kNoRow;
+      const uint32_t first = begin + tile * kLatentTileKeys, key = first + threadIdx.x;
+      if (tile >= tiles || threadIdx.x >= (follow ? 1 : kLatentTileKeys) || key >= end) return kNoRow;
+      return follow ? first_row(first) : row_of(key);
     };
     const auto keep = [&](uint32_t tile, uint32_t row) {
       if (threadIdx.x < kLatentTileKeys) exchange_.rows[tile % 2][threadIdx.x] = row;
@@ -150,7 +153,7 @@ class LatentTiles {
       if (tile < tiles && in_boxes(tile)) {
         CopyBoxes(tile, stage);
       } else if (tile < tiles) {
-        Copy(tile, stage);
+        Copy(tile, stage, end - begin - tile * kLatentTileKeys, follow);
       }
       asm volatile("cp.async.commit_group;" ::: "memory");
     };
@@ -204,13 +207,14 @@ class LatentTiles {
     asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
   }
 
-  // Eight threads to a column of a key.
-  __device__ void Copy(uint32_t tile, int stage) {
+  // Eight threads to a column of a key. `left`: keys from the tile's first on.
+  __device__ void Copy(uint32_t tile, int stage, uint32_t left, bool follow) {
     const uint32_t* const rows = exchange_.rows[tile % 2];
     const int piece = threadIdx.x % 8;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const uint32_t key = threadIdx.x / 8 + half * (kLatentThreads / 8), row = rows[key];
+      const uint32_t key = threadIdx.x / 8 + half * (kLatentThreads / 8);
+      const uint32_t row = key >= left ? kNoRow : follow ? rows[0] + key : rows[key];
       const char* const from = pool_ + (row == kNoRow ? 0 : row * row_bytes_) + piece * 16;
       const uint32_t to = stages_at_ + stage * Shared::kStageBytes + LatentPieceAt(kLatentTileKeys, key, piece);
 #pragma unroll

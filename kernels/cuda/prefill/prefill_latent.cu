@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kLatentThreads, 1)
     limits[query] = p.first_position + pair / p.num_query_heads + 1;
   }
   const uint32_t end = p.first_position + (first + count - 1) / p.num_query_heads + 1;
-  tiles.Attend(0, end, limits, /*follow=*/true, [](uint32_t key) { return key; });
+  const auto row_of = [](uint32_t key) { return key; };
+  tiles.Attend(0, end, limits, /*follow=*/true, row_of, row_of);
 #pragma unroll
   for (int query = 0; query < 2; ++query) {
     const int pair = Tiles::FirstQuery() + 8 * query;
