@@ -6,14 +6,15 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
+#include "kernels/cuda/experts/expert_codes.cuh"
 #include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/step/activation.cuh"
 
-// Products of few rows with each of the experts that they touch, in bf16, bound by reading those once. A block takes a
-// strip of an expert's outputs, and all rows that go there; its warps share out k. Weights go straight to registers: a
-// lane takes 16 bytes of a row of W, which are four of its operands of two mma, as the order in k is free as long as
-// rows of x have the same. So nothing waits but for memory, and no barrier is met but the last.
+// Products of few rows with each of the experts that they touch, bound by reading those once. A block takes a strip of
+// an expert's outputs, and all rows that go there; its warps share out k. Weights go straight to registers: a lane
+// takes 16 bytes of a row of W, which are four of its operands of two mma, of codes of eight, as the order in k is free
+// as long as rows of x have the same. So nothing waits but for memory, and no barrier is met but the last.
 namespace winnow::cuda {
 
 inline constexpr int kStripWarps = 4, kStripThreads = 32 * kStripWarps;
@@ -47,13 +48,15 @@ __device__ inline uint4 LoadOnce(const uint8_t* from) {
   return v;
 }
 
-// The rows of W of a lane's operands, for 32 bytes of it and its neighbours at a time: 16 bytes of 8 weights.
+// The rows of W of a lane's operands, for 32 bytes of it and its neighbours at a time: 16 bytes of bf16, of which there
+// are 8, or a block of codes.
+template <bool kCodes>
 struct StripRows {
-  static constexpr int kPiece = 8;
+  static constexpr int kPiece = kCodes ? kExpertBlock : 8;
   static constexpr int kStep = 4 * kPiece;  // of the four lanes of a row
 
   __device__ StripRows(const StripProduct& p, uint32_t expert, int strip, bool gated) {
-    const int line = threadIdx.x % 32 / 4;
+    const int line = threadIdx.x % 32 / 4, in = p.in_features;
     const int64_t first = static_cast<int64_t>(expert) * p.matrix_rows;
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
@@ -61,18 +64,23 @@ struct StripRows {
       for (int half = 0; half < 2; ++half) {
         const int out = min(strip + (gated ? 0 : tile * 16) + half * 8 + line, p.out_features - 1);
         const int64_t row = first + out + (gated ? tile * p.out_features : 0);
-        weights[tile][half] = static_cast<const uint8_t*>(p.weight) + row * p.in_features * 2;
+        weights[tile][half] = static_cast<const uint8_t*>(p.weight) + (kCodes ? row * in / 2 : row * in * 2);
+        if (kCodes) scales[tile][half] = p.scales + row * in / kExpertBlock;
       }
     }
   }
   __device__ uint4 Weights(int tile, int half, int at) const {
-    return LoadOnce(weights[tile][half] + at * 2);
+    return LoadOnce(weights[tile][half] + (kCodes ? at / 2 : at * 2));
+  }
+  __device__ uint32_t Factor(int tile, int half, int at) const {
+    return CodeFactor(__ldg(scales[tile][half] + at / kExpertBlock));
   }
 
   const uint8_t* weights[2][2];
+  const uint8_t* scales[2][2];
 };
 
-// Adds the products of a lane's operands of one step with those of x.
+// Adds the products of a lane's operands of one step: bf16, with those of x, or codes, with x itself at `at`.
 template <int kGroups>
 __device__ void MultiplyStep(const uint4 (&a)[2][2], const uint4 (&b)[kGroups], float (&part)[2][kGroups][4]) {
 #pragma unroll
@@ -85,27 +93,102 @@ __device__ void MultiplyStep(const uint4 (&a)[2][2], const uint4 (&b)[kGroups], 
     }
   }
 }
-// Leaves a warp's sums in shared memory, [warp][tile][group][lane][4].
 template <int kGroups>
-__device__ inline void LeaveSums(int warp, const float (&part)[2][kGroups][4], float* sums) {
+__device__ void MultiplyCodes(const uint4 (&codes)[2][2], const uint32_t (&factors)[2][2],
+                              const __nv_bfloat16* const (&x)[kGroups], int at, bool exists,
+                              float (&part)[2][kGroups][4]) {
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    uint4 a[2][2], b[kGroups];
+#pragma unroll
+    for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const uint4& block = codes[tile][half];
+        const uint32_t of_word = word == 0 ? block.x : word == 1 ? block.y : word == 2 ? block.z : block.w;
+        a[tile][half] = CodesOfWord(of_word, factors[tile][half]);
+      }
+    }
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      b[group] = exists ? *reinterpret_cast<const uint4*>(x[group] + at + word * 8) : make_uint4(0, 0, 0, 0);
+    }
+    MultiplyStep(a, b, part);
+  }
+}
+
+// A strip for up to 8 * kGroups pairs from `first` on. `sums` is shared memory for kStripWarps * kGroups * 256 floats.
+template <int kGroups, bool kGated, bool kCodes>
+__device__ void StripOfPairs(const StripProduct& p, const RoutedRows& routed, uint32_t expert, uint32_t first,
+                             uint32_t count, float* sums) {
+  // Steps in k whose loads are under way together; of bf16 in twos, which share the lines of a row of W.
+  constexpr int kAhead = kCodes ? (kGroups == 1 ? 3 : 2) : kGroups == 1 ? 8 : kGroups == 2 ? 4 : 2;
+  using Rows = StripRows<kCodes>;
+  constexpr int kStep = Rows::kStep, kTogether = kCodes ? 1 : 2;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane / 4, piece = lane % 4 * Rows::kPiece;
+  const int strip = blockIdx.x * (kGated ? kStripOutputs / 2 : kStripOutputs);
+  const Rows w(p, expert, strip, kGated);
+  const __nv_bfloat16* x[kGroups];
+#pragma unroll
+  for (int group = 0; group < kGroups; ++group) {
+    const uint32_t pair = first + min(static_cast<uint32_t>(group * 8 + line), count - 1);
+    x[group] = p.x + static_cast<int64_t>(p.x_by_row ? routed.rows[pair] : pair) * p.in_features;
+  }
+  const int of_warp = (p.in_features + kStep * kStripWarps - 1) / (kStep * kStripWarps) * kStep;
+  const int begin = warp * of_warp, end = min(begin + of_warp, p.in_features);
+  float part[2][kGroups][4] = {};
+  for (int k = begin; k < end; k += kAhead * kStep) {
+    uint4 a[kAhead][2][2];
+    uint32_t factors[kAhead][2][2];
+#pragma unroll
+    for (int two = 0; two < kAhead; two += kTogether) {
+#pragma unroll
+      for (int tile = 0; tile < 2; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+#pragma unroll
+          for (int i = two; i < two + kTogether; ++i) {
+            const int at = k + i * kStep + piece;
+            a[i][tile][half] = at < end ? w.Weights(tile, half, at) : make_uint4(0, 0, 0, 0);
+            if (kCodes) factors[i][tile][half] = at < end ? w.Factor(tile, half, at) : 0;
+          }
+        }
+      }
+    }
+    if constexpr (kCodes) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = k + i * kStep + piece;
+        MultiplyCodes(a[i], factors[i], x, at, at < end, part);
+      }
+    } else {
+      uint4 b[kAhead][kGroups];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        const int at = k + i * kStep + piece;
+#pragma unroll
+        for (int group = 0; group < kGroups; ++group) {
+          b[i][group] = at < end ? *reinterpret_cast<const uint4*>(x[group] + at) : make_uint4(0, 0, 0, 0);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) MultiplyStep(a[i], b[i], part);
+    }
+  }
+  // [warp][tile][group][lane][4]
+  constexpr int kOfTile = kGroups * 32, kOfWarp = 2 * kOfTile;
   float4* const all = reinterpret_cast<float4*>(sums);
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
       const float(&v)[4] = part[tile][group];
-      all[((warp * 2 + tile) * kGroups + group) * 32 + threadIdx.x % 32] = make_float4(v[0], v[1], v[2], v[3]);
+      all[warp * kOfWarp + tile * kOfTile + group * 32 + lane] = make_float4(v[0], v[1], v[2], v[3]);
     }
   }
-}
-
-// Adds up what kWarps warps have left, times a factor, and writes what comes out of a strip. By kWarps * 32 threads.
-template <int kWarps, int kGroups, bool kGated>
-__device__ inline void WriteStrip(const StripProduct& p, const RoutedRows& routed, uint32_t expert, uint32_t first,
-                                  uint32_t count, int strip, const float* sums, float factor) {
-  constexpr int kOfTile = kGroups * 128, kOfWarp = 2 * kOfTile;
+  __syncthreads();
   // An element of a tile: lane l has outputs l / 4 and 8 behind it, of pairs 2 * (l % 4) and the next.
-  for (int element = threadIdx.x; element < kOfTile; element += kWarps * 32) {
+  for (int element = threadIdx.x; element < kOfTile * 4; element += kStripThreads) {
     const int word = element % 4, of = element / 4 % 32, group = element / 128;
     const int out = of / 4 + word / 2 * 8, pair = group * 8 + of % 4 * 2 + word % 2;
     if (pair >= count) continue;
@@ -113,8 +196,8 @@ __device__ inline void WriteStrip(const StripProduct& p, const RoutedRows& route
 #pragma unroll
     for (int tile = 0; tile < 2; ++tile) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) total[tile] += sums[w * kOfWarp + tile * kOfTile + element];
-      total[tile] *= factor;
+      for (int w = 0; w < kStripWarps; ++w) total[tile] += sums[(w * kOfWarp + tile * kOfTile) * 4 + element];
+      if (kCodes) total[tile] *= kCodeSumFactor;
     }
     const int64_t row = static_cast<int64_t>(first + pair) * p.out_features;
     if constexpr (kGated) {
@@ -134,61 +217,9 @@ __device__ inline void WriteStrip(const StripProduct& p, const RoutedRows& route
   }
 }
 
-// A strip for up to 8 * kGroups pairs from `first` on. `sums` is shared memory for kStripWarps * kGroups * 256 floats.
-template <int kGroups, bool kGated>
-__device__ void StripOfPairs(const StripProduct& p, const RoutedRows& routed, uint32_t expert, uint32_t first,
-                             uint32_t count, float* sums) {
-  // Steps in k whose loads are under way together, in twos, which share the lines of a row of W.
-  constexpr int kAhead = kGroups == 1 ? 8 : kGroups == 2 ? 4 : 2;
-  constexpr int kStep = StripRows::kStep, kTogether = 2;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, line = lane / 4, piece = lane % 4 * StripRows::kPiece;
-  const int strip = blockIdx.x * (kGated ? kStripOutputs / 2 : kStripOutputs);
-  const StripRows w(p, expert, strip, kGated);
-  const __nv_bfloat16* x[kGroups];
-#pragma unroll
-  for (int group = 0; group < kGroups; ++group) {
-    const uint32_t pair = first + min(static_cast<uint32_t>(group * 8 + line), count - 1);
-    x[group] = p.x + static_cast<int64_t>(p.x_by_row ? routed.rows[pair] : pair) * p.in_features;
-  }
-  const int of_warp = (p.in_features + kStep * kStripWarps - 1) / (kStep * kStripWarps) * kStep;
-  const int begin = warp * of_warp, end = min(begin + of_warp, p.in_features);
-  float part[2][kGroups][4] = {};
-  for (int k = begin; k < end; k += kAhead * kStep) {
-    uint4 a[kAhead][2][2];
-#pragma unroll
-    for (int two = 0; two < kAhead; two += kTogether) {
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-#pragma unroll
-          for (int i = two; i < two + kTogether; ++i) {
-            const int at = k + i * kStep + piece;
-            a[i][tile][half] = at < end ? w.Weights(tile, half, at) : make_uint4(0, 0, 0, 0);
-          }
-        }
-      }
-    }
-    uint4 b[kAhead][kGroups];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int at = k + i * kStep + piece;
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        b[i][group] = at < end ? *reinterpret_cast<const uint4*>(x[group] + at) : make_uint4(0, 0, 0, 0);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) MultiplyStep(a[i], b[i], part);
-  }
-  LeaveSums(warp, part, sums);
-  __syncthreads();
-  WriteStrip<kStripWarps, kGroups, kGated>(p, routed, expert, first, count, strip, sums, 1);
-}
-
 // Grid: strips x the experts that may be active. kGroups: enough for all pairs that an expert can have, or 4 of them
 // at a time.
-template <int kGroups, bool kGated>
+template <int kGroups, bool kGated, bool kCodes>
 __global__ void __launch_bounds__(kStripThreads, 3) ExpertStripKernel(const StripProduct p, const RoutedRows routed) {
   __shared__ __align__(16) float sums[kStripWarps * kGroups * 256];
   WaitForInputs();
@@ -198,13 +229,13 @@ __global__ void __launch_bounds__(kStripThreads, 3) ExpertStripKernel(const Stri
   for (uint32_t first = of.y; first < end;) {
     const uint32_t left = end - first;
     if (kGroups >= 4 && left > 16) {
-      StripOfPairs<std::min(kGroups, 4), kGated>(p, routed, expert, first, min(left, 32u), sums);
+      StripOfPairs<std::min(kGroups, 4), kGated, kCodes>(p, routed, expert, first, min(left, 32u), sums);
       first += 32;
     } else if (kGroups >= 2 && left > 8) {
-      StripOfPairs<std::min(kGroups, 2), kGated>(p, routed, expert, first, min(left, 16u), sums);
+      StripOfPairs<std::min(kGroups, 2), kGated, kCodes>(p, routed, expert, first, min(left, 16u), sums);
       first += 16;
     } else {
-      StripOfPairs<1, kGated>(p, routed, expert, first, min(left, 8u), sums);
+      StripOfPairs<1, kGated, kCodes>(p, routed, expert, first, min(left, 8u), sums);
       first += 8;
     }
     __syncthreads();  // sums are used again

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "kernels/cuda/experts/expert_code_strips.cuh"
 #include "kernels/cuda/experts/expert_strips.cuh"
 #include "kernels/cuda/experts/expert_tiles.cuh"
 #include "kernels/cuda/experts/experts.h"
@@ -23,27 +22,14 @@ void LaunchOf(Stream stream, ExpertRows rows, const ExpertMatrices& of, const Ro
     LaunchDependent(ExpertTileKernel<kGated, kCodes>, shape, stream, product, routed);
     return;
   }
+  const LaunchShape shape = {.grid = dim3(DivideUp(product.out_features, kGated ? kStripOutputs / 2 : kStripOutputs),
+                                          static_cast<unsigned>(std::min<int64_t>(pairs, of.num_all()))),
+                             .threads = kStripThreads};
   // An expert has at most as many pairs as there are rows.
-  const int groups = num_rows <= 8 ? 1 : num_rows <= 16 ? 2 : 4;
-  if constexpr (kCodes) {
-    const auto kernel = groups == 1   ? ExpertCodeKernel<1, kGated>
-                        : groups == 2 ? ExpertCodeKernel<2, kGated>
-                                      : ExpertCodeKernel<4, kGated>;
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    const auto bytes = static_cast<size_t>(CodeRing(product.in_features, groups).Bytes());
-    const LaunchShape shape = {.grid = dim3(2 * DeviceAttribute(cudaDevAttrMultiProcessorCount)),
-                               .threads = kCodeThreads,
-                               .shared_bytes = bytes};
-    LaunchDependent(kernel, shape, stream, product, routed);
-  } else {
-    const LaunchShape shape = {.grid = dim3(DivideUp(product.out_features, kGated ? kStripOutputs / 2 : kStripOutputs),
-                                            static_cast<unsigned>(std::min<int64_t>(pairs, of.num_all()))),
-                               .threads = kStripThreads};
-    const auto kernel = groups == 1   ? ExpertStripKernel<1, kGated>
-                        : groups == 2 ? ExpertStripKernel<2, kGated>
-                                      : ExpertStripKernel<4, kGated>;
-    LaunchDependent(kernel, shape, stream, product, routed);
-  }
+  auto* const kernel = num_rows <= 8    ? ExpertStripKernel<1, kGated, kCodes>
+                       : num_rows <= 16 ? ExpertStripKernel<2, kGated, kCodes>
+                                        : ExpertStripKernel<4, kGated, kCodes>;
+  LaunchDependent(kernel, shape, stream, product, routed);
 }
 
 template <bool kGated>

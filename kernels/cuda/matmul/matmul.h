@@ -14,9 +14,9 @@ namespace winnow::cuda {
 //   bf16, row-major as it is
 //   fp8 e4m3 with one f32 scale per output feature, or per 16 of them and group of inputs
 //   int4, unsigned, with an f32 scale and a zero (0 to 16) per output feature and group: weight = (code - zero) * scale
-// Codes and scales of groups lie as the kernels read them (packed_forms.cuh); the scale of an int4 group has its zero
-// in its lowest 5 bits. `pack` and `pack_codes` make both from what is row-major. in_features is a multiple of 32, of
-// bf16 8; data and scales are aligned to 16 bytes.
+// Codes are row-major but for the order within each 16 (int4: 32) of in_features. The scale of an int4 group has its
+// zero in its lowest 5 bits. `pack` and `pack_codes` make both from what is row-major. in_features is a multiple of 32,
+// of bf16 8; data and scales are aligned to 16 bytes.
 struct DeviceMatrix {
   const void* data = nullptr;     // packed_bytes
   const float* scales = nullptr;  // scale_bytes

@@ -2,18 +2,14 @@
 #include <algorithm>
 #include <cstdint>
 
-// How a product of bf16 is cut into ranges of work. The work is a list of units, tile after tile of output features,
-// each tile num_chunks chunks of k, and every block gets an equal range of the list. The shape of W alone decides, so
-// that sums are the same however many rows there are, and on every GPU.
+// How a product is cut into ranges of work. The work is a list of units, tile after tile of output features, each tile
+// num_chunks chunks of k, and every block gets an equal range of the list. The shape of W alone decides, so that sums
+// are the same however many rows there are, and on every GPU.
 //
 // Finer ranges at the end, taken by whichever block is free, were slower: every range that ends inside of a tile leaves
 // a part of its sums, and those exchanges cost more than the 10 % by which multiprocessors differ in speed.
 namespace winnow::cuda {
 
-inline constexpr int kStripOut = 16;  // output features of an mma
-inline constexpr int kStepK = 32;     // inputs of a step: two mma
-inline constexpr int kChunkK = 128;   // inputs of a unit
-inline constexpr int kChunkSteps = kChunkK / kStepK;
 inline constexpr int kMatmulBlocks = 132;  // at most; one on each multiprocessor of an H100 or H200
 
 struct MatmulCuts {

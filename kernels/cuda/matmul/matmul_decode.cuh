@@ -6,24 +6,25 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/fence_reads.cuh"
 #include "kernels/cuda/matmul/matmul_fill.cuh"
+#include "kernels/cuda/matmul/matmul_fragments.cuh"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/matmul/matmul_parts.cuh"
 
-// y = x W^T of bf16 for up to 64 rows of x, bound by reading W once. Each block has a warp that fills a ring with boxes
-// of W and x, and four warps that multiply 16 output features each. A tile that several blocks share is finished by the
+// y = x W^T for up to 64 rows of x, bound by reading W once. Each block has a warp that fills a ring with boxes of W
+// and x, and four warps that multiply 16 output features each. A tile that several blocks share is finished by the
 // block that begins it, which for that block is the last thing to do: it adds what the others have left, in the order
 // of k. Row invariance: cuts depend on the shape of W alone, and columns of an mma (rows of x) are independent.
 namespace winnow::cuda {
 
 // One of the warps that multiply.
-template <int kRows>
-class TileMultiplier {
-  using Layout = DecodeLayout<kRows>;
+template <int kRows, typename Form>
+class StripMultiplier {
+  using Layout = DecodeLayout<kRows, Form>;
   using Shared = DecodeShared<Layout::kStages>;
-  using Sums = TileSums<kRows>;
+  using Sums = StripSums<kRows>;
 
  public:
-  __device__ TileMultiplier(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring, int strip)
+  __device__ StripMultiplier(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring, int strip)
       : args_(args), shared_(shared), ring_(ring), strip_(strip), lane_(threadIdx.x % 32) {}
 
   __device__ void Run() {
@@ -40,7 +41,7 @@ class TileMultiplier {
       place.Advance();
       if (task.then == kGoOn) continue;
       if (task.then == kLeave) {
-        LeavePart(PartOf<kRows>(args_.parts, blockIdx.x, strip_), sums);
+        LeavePart(PartOf<kRows, Form>(args_.parts, blockIdx.x, strip_), sums);
       } else {
         Finish(task.tile, sums);
       }
@@ -50,26 +51,33 @@ class TileMultiplier {
 
  private:
   __device__ void Finish(int tile, Sums& sums) const {
-    TileOutput<kRows> output(args_, tile, strip_);
+    StripOutput<kRows, Form> output(args_, tile, strip_);
     const int last = BlockOf(args_.cuts, (tile + 1) * args_.cuts.num_chunks - 1);
-    TakeParts<kRows>(args_.parts, blockIdx.x + 1, last, strip_, sums);
+    TakeParts<kRows, Form>(args_.parts, blockIdx.x + 1, last, strip_, sums);
     output.Write(sums);
   }
 
   __device__ void Multiply(Sums& sums, int stage) const {
-    // The swizzle: which piece of its row a lane reads, but for bits that the step in k flips.
+    constexpr int kGroupSteps = Form::kHasGroups ? Form::kGroup / 32 : 1;
     const uint32_t weights = ring_ + stage * Layout::kStageBytes;
-    const uint32_t weight_lane = weights + (strip_ * kStripOut + lane_ % 16) * 128;
-    const uint32_t weight_piece = ((lane_ / 16) ^ (lane_ % 8)) * 16;
+    const FragmentReader<Form> fragments(weights, strip_, lane_);
     const uint32_t row_lane = weights + Layout::kWeightBytes + lane_ % 8 * 128;
     const uint32_t row_piece = ((lane_ / 8) ^ (lane_ % 8)) * 16;
+    GroupScales<Form> scales(ring_ + Layout::kScalesAt + stage * Form::kScaleBytes, strip_, lane_);
+    Sums of_group;
+    FragmentCodes<Form> codes;
 #pragma unroll
-    for (int k32 = 0; k32 < kChunkSteps; ++k32) {
+    for (int k32 = 0; k32 < Form::kChunkK / 32; ++k32) {
+      if (Form::kHasGroups && k32 % kGroupSteps == 0) {
+        scales.Load(k32 / kGroupSteps);
+        of_group = {};
+      }
+      Sums& to = Form::kHasGroups ? of_group : sums;
       uint32_t a[2][4];
-      const uint32_t box = weight_lane + k32 / 2 * Layout::kWeightBoxBytes;
-      LoadMatrices(a[0], box + (weight_piece ^ (k32 % 2 * 64)));
-      LoadMatrices(a[1], box + (weight_piece ^ (k32 % 2 * 64 + 32)));
-      constexpr int kColumns = kRows / 8, kLoads = kColumns < 4 ? kColumns : 4;  // loads before the first use
+      fragments.Load(k32, scales, codes, a);
+      // Loads before the first use; blocks of int4 have twice the warps, and half of the registers for each.
+      constexpr int kColumns = kRows / 8, kMost = Form::kBits == 4 ? 2 : 4;
+      constexpr int kLoads = kColumns < kMost ? kColumns : kMost;
 #pragma unroll
       for (int first = 0; first < kColumns; first += kLoads) {
         uint32_t b[kLoads][4];
@@ -82,10 +90,11 @@ class TileMultiplier {
         for (int step = 0; step < 2; ++step) {
 #pragma unroll
           for (int i = 0; i < kLoads; ++i) {
-            MultiplyAccumulate(sums.values[first + i], a[step], b[i][2 * step], b[i][2 * step + 1]);
+            MultiplyAccumulate(to.values[0][first + i], a[step], b[i][2 * step], b[i][2 * step + 1]);
           }
         }
       }
+      if (Form::kHasGroups && k32 % kGroupSteps == kGroupSteps - 1) scales.AddScaled(of_group, sums);
     }
   }
 
@@ -96,28 +105,29 @@ class TileMultiplier {
 };
 
 // Grid: cuts.num_blocks.
-template <int kRows>
-__global__ void __launch_bounds__(kDecodeThreads, 2) DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
-  using Layout = DecodeLayout<kRows>;
+template <int kRows, typename Form>
+__global__ void __launch_bounds__(Form::kDecodeThreads, 2)
+    DecodeMatmulKernel(const __grid_constant__ DecodeMatmulArgs args) {
+  using Layout = DecodeLayout<kRows, Form>;
   extern __shared__ unsigned char unaligned[];
   __shared__ DecodeShared<Layout::kStages> shared;
   const uint32_t ring = (SharedAddress(unaligned) + 1023) / 1024 * 1024;
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < Layout::kStages; ++stage) {
       InitBarrier(SharedAddress(&shared.full[stage]), kTensorMaps ? 1 : 33);
-      InitBarrier(SharedAddress(&shared.empty[stage]), kTileStrips);
+      InitBarrier(SharedAddress(&shared.empty[stage]), Form::kMultiplyWarps);
     }
     PublishBarriers();
     shared.released = 0;
   }
   __syncthreads();
   const int warp = threadIdx.x / 32;
-  if (warp == kTileStrips) {
-    RingFiller<kRows>(args, shared, ring).Run();
+  if (warp == Form::kMultiplyWarps) {
+    RingFiller<kRows, Form>(args, shared, ring).Run();
   } else {
     WaitForInputs();
     if (threadIdx.x == 0) *static_cast<volatile int*>(&shared.released) = 1;
-    TileMultiplier<kRows>(args, shared, ring, warp).Run();
+    StripMultiplier<kRows, Form>(args, shared, ring, warp).Run();
   }
 }
 

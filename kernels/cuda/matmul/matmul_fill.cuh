@@ -6,20 +6,28 @@
 #include "kernels/cuda/collective/summands.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/matmul/matmul_cuts.cuh"
+#include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_ring.cuh"
-#include "kernels/cuda/matmul/matmul_turns.cuh"
 
-// The half of a decode product of bf16 that moves memory: what a block shares, and the warp that fills its ring with
-// boxes of W and x.
+// The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
+// and x.
 namespace winnow::cuda {
 
+// Of one multiprocessor: blocks that ever began on it, and that have fetched all they fetch. They wrap around.
+struct Turns {
+  uint32_t begun, fetched;
+};
+inline constexpr int kMaxMultiprocessors = 512;
+
 struct DecodeMatmulArgs {
-  // Boxes of 128 bytes x kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  // Boxes of 128 bytes x the form's kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
   CUtensorMap weight_map;
   CUtensorMap x_map;
   const __nv_bfloat16* x;
   int64_t x_stride;
   const char* weight;
+  const float* scales;        // of output features; null: none
+  const float* group_scales;  // of a form that has groups
   void* y;
   int64_t y_stride;
   SummandPlaces summand;
@@ -33,22 +41,21 @@ struct DecodeMatmulArgs {
   float4* parts;  // of sums, one of each block (matmul_parts.cuh); zeros between launches
 };
 
-// A unit is kTileOut output features by kChunkK inputs; a warp multiplies kStripOut of the former.
-inline constexpr int kTileOut = 64, kTileStrips = kTileOut / kStripOut;
-inline constexpr int kDecodeThreads = 32 * (kTileStrips + 1);
 inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
 
-// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled.
-template <int kRows>
+// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled. Behind
+// the stages lie the scales of each one's groups.
+template <int kRows, typename Form>
 struct DecodeLayout {
-  static constexpr int kBoxK = 64;
-  static constexpr int kBoxes = kChunkK / kBoxK;
-  static constexpr int kWeightBoxBytes = kTileOut * 128;
+  static constexpr int kWeightBoxBytes = Form::kTileOut * 128;
+  static constexpr int kRowBoxes = Form::kChunkK / 64;
   static constexpr int kRowBoxBytes = kRows * 128;
-  static constexpr int kWeightBytes = kBoxes * kWeightBoxBytes;
-  static constexpr int kStageBytes = kWeightBytes + kBoxes * kRowBoxBytes;
-  static constexpr int kStages = kRingBytes / kStageBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // swizzles repeat every 1024 bytes
+  static constexpr int kWeightBytes = Form::kWeightBoxes * kWeightBoxBytes;
+  static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
+  static constexpr int kStages = kRingBytes / (kStageBytes + Form::kScaleBytes);
+  static constexpr int kScalesAt = kStages * kStageBytes;
+  // Swizzles repeat every 1024 bytes.
+  static constexpr int kSharedBytes = kScalesAt + kStages * Form::kScaleBytes + 1024;
   static_assert(kStages >= 2);
 };
 
@@ -113,9 +120,9 @@ class UnitCursor {
 };
 
 // The warp that fills the ring.
-template <int kRows>
+template <int kRows, typename Form>
 class RingFiller {
-  using Layout = DecodeLayout<kRows>;
+  using Layout = DecodeLayout<kRows, Form>;
   using Shared = DecodeShared<Layout::kStages>;
 
  public:
@@ -126,7 +133,7 @@ class RingFiller {
     if (kTensorMaps && lane_ == 0) {
       PrefetchMap(args_.weight_map);
       PrefetchMap(args_.x_map);
-      AwaitTurn(args_.turns, shared_.released);
+      AwaitTurn();
     }
     __syncwarp();
     // Weights do not depend on earlier kernels: the ring fills while those still run.
@@ -148,7 +155,7 @@ class RingFiller {
       CopyWeights(cursor, place.index);
       CopyRows(cursor, place.index);
     }
-    if (kTensorMaps && lane_ == 0) HaveFetched(args_.turns);
+    if (kTensorMaps && lane_ == 0) atomicAdd(&TurnsHere()->fetched, 1);
     WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
     const uint32_t barrier = SharedAddress(&shared_.full[place.index]);
     if (lane_ == 0) {
@@ -159,28 +166,57 @@ class RingFiller {
   }
 
  private:
+  __device__ Turns* TurnsHere() const {
+    uint32_t multiprocessor;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
+    return args_.turns + multiprocessor % kMaxMultiprocessors;
+  }
+  // A block of the next kernel is there early, yet fetches nothing until the block that runs on its multiprocessor has
+  // fetched all: sooner it would take bandwidth, later the memory would idle. Never longer than until earlier kernels
+  // have ended, so that two blocks of one kernel on a multiprocessor do not wait for each other.
+  __device__ void AwaitTurn() const {
+    Turns* const turns = TurnsHere();
+    const uint32_t begun_before = atomicAdd(&turns->begun, 1);
+    const volatile uint32_t* const fetched = &turns->fetched;
+    const volatile int* const released = &shared_.released;
+    while (static_cast<int>(*fetched - begun_before) < 0 && *released == 0) {
+    }
+  }
+
   __device__ void CopyWeights(const UnitCursor& unit, int stage) {
     const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
-    const int row = unit.tile() * kTileOut;
+    const int row = unit.tile() * Form::kTileOut;
     if (lane_ == 0) {
       shared_.tasks[stage] = unit.task();
       if (kTensorMaps) {
-        ArriveExpectBytes(barrier, Layout::kStageBytes);
+        ArriveExpectBytes(barrier, Layout::kStageBytes + Form::kScaleBytes);
       } else {
         ArriveBarrier(barrier);
       }
     }
 #pragma unroll
-    for (int box = 0; box < Layout::kBoxes; ++box) {
-      const int k = unit.chunk() * kChunkK + box * Layout::kBoxK;
+    for (int box = 0; box < Form::kWeightBoxes; ++box) {
+      const int k = unit.chunk() * Form::kChunkK + box * Form::kWeightBoxK;
       const uint32_t box_to = to + box * Layout::kWeightBoxBytes;
       if (!kTensorMaps) {
-        const int64_t pitch = int64_t{args_.in_features} * 2;
-        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * 2, pitch, kTileOut, args_.out_features - row,
-                       (args_.in_features - k) * 2);
+        const int64_t pitch = RowBytes(args_.in_features);
+        CopyBoxByLanes(box_to, args_.weight + row * pitch + RowBytes(k), pitch, Form::kTileOut,
+                       args_.out_features - row, static_cast<int>(RowBytes(args_.in_features - k)));
       } else if (lane_ == 0) {
-        CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
+        CopyBox(box_to, args_.weight_map, Form::kBits == 4 ? k / 2 : k, row, barrier, once_);
       }
+    }
+    if constexpr (Form::kHasGroups) CopyScales(unit, stage, barrier);
+  }
+
+  __device__ void CopyScales(const UnitCursor& unit, int stage, uint32_t barrier) {
+    const uint32_t to = ring_ + Layout::kScalesAt + stage * Form::kScaleBytes;
+    const char* const from = reinterpret_cast<const char*>(args_.group_scales) +
+                             (int64_t{unit.tile()} * args_.cuts.num_chunks + unit.chunk()) * Form::kScaleBytes;
+    if (!kTensorMaps) {
+      CopyBytesByLanes(to, from, Form::kScaleBytes);
+    } else if (lane_ == 0) {
+      CopyBytes(to, from, Form::kScaleBytes, barrier, once_);
     }
   }
 
@@ -188,8 +224,8 @@ class RingFiller {
     const uint32_t to = ring_ + stage * Layout::kStageBytes + Layout::kWeightBytes;
     const uint32_t barrier = SharedAddress(&shared_.full[stage]);
 #pragma unroll
-    for (int box = 0; box < Layout::kBoxes; ++box) {
-      const int k = unit.chunk() * kChunkK + box * Layout::kBoxK;
+    for (int box = 0; box < Layout::kRowBoxes; ++box) {
+      const int k = unit.chunk() * Form::kChunkK + box * 64;
       const uint32_t box_to = to + box * Layout::kRowBoxBytes;
       if (!kTensorMaps) {
         CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
@@ -199,6 +235,11 @@ class RingFiller {
       }
     }
     if (!kTensorMaps) ArriveAfterCopies(barrier);
+  }
+
+  // Of so many weights of a row.
+  static __device__ int64_t RowBytes(int weights) {
+    return int64_t{weights} * Form::kBits / 8;
   }
 
   const DecodeMatmulArgs& args_;

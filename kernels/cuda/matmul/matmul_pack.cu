@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/matmul/matmul_forms.cuh"
+#include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
-#include "kernels/cuda/matmul/packed_codes.cuh"
-#include "kernels/cuda/matmul/packed_forms.cuh"
 
 namespace winnow::cuda {
 namespace {
@@ -26,29 +26,10 @@ __device__ inline uint8_t NearestF8(float value) {
   return static_cast<uint8_t>(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3));
 }
 
-// A packed matrix that is written, and of its output features one at a time.
-struct PackTarget {
-  uint32_t* words;
-  PackedShape shape;
-  int in_features;
-
-  // Word `i` of an output feature, whose inputs from `input` on it has; code(k) gives those.
-  template <int kBits, typename Code>
-  __device__ void Store(int out, int i, const Code& code) const {
-    using Word = CodeWord<kBits>;
-    const int step = i / Word::kOfStep, of_step = i % Word::kOfStep;
-    uint32_t word = 0;
-#pragma unroll
-    for (int at = 0; at < Word::kCodes; ++at)
-      word = Word::With(word, at, code(step * kStepK + Word::Input(of_step, at)));
-    words[Word::Place(shape, out, step, of_step)] = word;
-  }
-};
-
-// One block a row of W: bf16 [in_features] to e4m3, and the row's scale.
-__global__ void PackF8Kernel(const __nv_bfloat16* row_major, PackTarget to, float* scales) {
-  const int out = blockIdx.x, in_features = to.in_features;
-  const __nv_bfloat16* row = row_major + int64_t{out} * in_features;
+// One block a row of W: bf16 [in_features] to e4m3 in the order of F8PackedPlace, and the row's scale.
+__global__ void PackF8Kernel(const __nv_bfloat16* row_major, int in_features, uint8_t* packed, float* scales) {
+  const __nv_bfloat16* row = row_major + int64_t{blockIdx.x} * in_features;
+  uint8_t* out = packed + int64_t{blockIdx.x} * in_features;
   float largest = 0;
   for (int k = threadIdx.x; k < in_features; k += blockDim.x) largest = fmaxf(largest, fabsf(__bfloat162float(row[k])));
   __shared__ float of_warps[32];
@@ -59,38 +40,42 @@ __global__ void PackF8Kernel(const __nv_bfloat16* row_major, PackTarget to, floa
   __syncthreads();
   for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) largest = fmaxf(largest, of_warps[warp]);
   const float scale = F8Scale(largest);
-  if (threadIdx.x == 0) scales[out] = scale;
-  for (int word = threadIdx.x; word < in_features / 4; word += blockDim.x) {
-    to.Store<8>(out, word, [&](int k) { return NearestF8(__bfloat162float(row[k]) / scale); });
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  for (int k = threadIdx.x; k < in_features; k += blockDim.x) {
+    const float value = __bfloat162float(row[k]) / scale;
+    out[F8PackedPlace(k)] = NearestF8(value);
   }
 }
 
-// The scales of groups of a packed matrix that are written, a place after the other.
-template <typename Form>
+// The code of input k in a row that is packed.
+__device__ inline void StoreF8(uint8_t* row, int k, uint8_t code) {
+  row[F8PackedPlace(k)] = code;
+}
+// Of inputs that share a byte: the one in the low bits, and the other. `byte` counts the bytes of a row.
+__device__ inline int2 I4InputsOf(int byte) {
+  const int base = byte / 16 * 32 + byte % 16 / 4 * 2, nibble = byte % 4 * 2;
+  const auto input = [&](int n) { return base + n % 4 * 8 + n / 4; };
+  return make_int2(input(nibble), input(nibble + 1));
+}
+
 struct ScaleTarget {
-  static constexpr int kOutputs = Form::kBits == 4 ? 1 : kStripOut;  // that share a scale
-
-  // The output feature and the group of place `place`; whether they are the matrix's.
-  struct Owner {
-    int out, group;
-    bool exists;
-  };
-  __device__ Owner OwnerOf(int64_t place) const {
-    // Places of a strip's group lie together, and are found from any of the pass's.
-    const int groups = shape.chunks * Form::kChunkGroups;
-    const int64_t of_strips = place / Form::kStripScales;
-    const StripRange pass = shape.PassOf(static_cast<int>(of_strips / groups));
-    const int64_t in_pass = of_strips - int64_t{pass.first} * groups;
-    const int strip = pass.first + static_cast<int>(in_pass % pass.count);
-    const int group = static_cast<int>(in_pass / pass.count);
-    const int out = strip * kStripOut + (Form::kBits == 4 ? static_cast<int>(place % kStripOut) : 0);
-    return {out, group, out < out_features && group * Form::kGroup < in_features};
-  }
-
   float* scales;
-  PackedShape shape;
   int out_features, in_features;
   int64_t count;  // of scales, padding included
+};
+
+// The first output feature and the group of a scale, by its place; `exists` says whether they are the matrix's.
+template <typename Form>
+struct ScaleOwner {
+  __device__ ScaleOwner(const ScaleTarget& target, int64_t place) {
+    const int tile_groups = (target.in_features + Form::kChunkK - 1) / Form::kChunkK * Form::kChunkGroups;
+    out = static_cast<int>(place / Form::kTileScales / tile_groups) * Form::kTileOut +
+          static_cast<int>(place % Form::kTileScales) * Form::kScaleOut;
+    group = static_cast<int>(place / Form::kTileScales % tile_groups);
+    exists = out < target.out_features && group * Form::kGroup < target.in_features;
+  }
+  int out, group;
+  bool exists;
 };
 
 __device__ inline float WithZero(float scale, int zero) {
@@ -99,16 +84,16 @@ __device__ inline float WithZero(float scale, int zero) {
 
 // One warp a scale: rounds its weights from bf16 [out, in].
 template <typename Form>
-__global__ void PackGroupsKernel(const __nv_bfloat16* row_major, PackTarget to, ScaleTarget<Form> target) {
+__global__ void PackGroupsKernel(const __nv_bfloat16* row_major, uint8_t* packed, ScaleTarget target) {
   const int64_t place = int64_t{blockIdx.x} * (blockDim.x / 32) + threadIdx.x / 32;
   if (place >= target.count) return;
   const int lane = threadIdx.x % 32, in = target.in_features;
-  const auto owner = target.OwnerOf(place);
+  const ScaleOwner<Form> owner(target, place);
   if (!owner.exists) {
     if (lane == 0) target.scales[place] = 0;
     return;
   }
-  const int rows = min(target.kOutputs, target.out_features - owner.out);
+  const int rows = min(Form::kScaleOut, target.out_features - owner.out);
   const int begin = owner.group * Form::kGroup, end = min(begin + Form::kGroup, in);
   const auto weight = [&](int row, int k) { return __bfloat162float(row_major[int64_t{owner.out + row} * in + k]); };
   float largest = 0;
@@ -122,37 +107,46 @@ __global__ void PackGroupsKernel(const __nv_bfloat16* row_major, PackTarget to, 
     const float scale = F8Scale(largest);
     if (lane == 0) target.scales[place] = scale;
     for (int row = 0; row < rows; ++row) {
-      for (int word = begin / 4 + lane; word < end / 4; word += 32) {
-        to.Store<8>(owner.out + row, word, [&](int k) { return NearestF8(weight(row, k) / scale); });
-      }
+      uint8_t* const out = packed + int64_t{owner.out + row} * in;
+      for (int k = begin + lane; k < end; k += 32) StoreF8(out, k, NearestF8(weight(row, k) / scale));
     }
   } else {
     const float scale = WithZero(largest / 7, 0);
     if (lane == 0) target.scales[place] = WithZero(scale, 8);
     const auto code = [&](int k) {
       const float steps = scale > 0 ? rintf(weight(0, k) / scale) : 0;
-      return static_cast<uint32_t>(fminf(fmaxf(steps + 8, 0), 15));
+      return static_cast<int>(fminf(fmaxf(steps + 8, 0), 15));
     };
-    for (int word = begin / 8 + lane; word < end / 8; word += 32) to.Store<4>(owner.out, word, code);
+    uint8_t* const out = packed + int64_t{owner.out} * in / 2;
+    for (int byte = begin / 2 + lane; byte < end / 2; byte += 32) {
+      const int2 inputs = I4InputsOf(byte);
+      out[byte] = static_cast<uint8_t>(code(inputs.x) | code(inputs.y) << 4);
+    }
   }
 }
 
-// A thread a word of what is packed: codes [out, in] of one byte each.
+// A thread a byte of what is packed: codes [out, in] of one byte each.
 template <int kBits>
-__global__ void PackCodesKernel(const uint8_t* codes, int64_t words, PackTarget to) {
+__global__ void PackCodesKernel(const uint8_t* codes, int in_features, int64_t bytes, uint8_t* packed) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (at >= words) return;
-  const int of_row = to.in_features * kBits / 32, out = static_cast<int>(at / of_row);
-  const uint8_t* const from = codes + int64_t{out} * to.in_features;
-  to.Store<kBits>(out, static_cast<int>(at % of_row), [&](int k) { return from[k]; });
+  if (at >= bytes) return;
+  const int row_bytes = in_features * kBits / 8;
+  const int64_t row = at / row_bytes;
+  const uint8_t* const from = codes + row * in_features;
+  if constexpr (kBits == 8) {
+    StoreF8(packed + row * in_features, static_cast<int>(at % row_bytes), codes[at]);
+  } else {
+    const int2 inputs = I4InputsOf(static_cast<int>(at % row_bytes));
+    packed[at] = static_cast<uint8_t>((from[inputs.x] & 15) | from[inputs.y] << 4);
+  }
 }
 
 // A thread a scale.
 template <typename Form>
-__global__ void PackScalesKernel(MatrixCodes codes, ScaleTarget<Form> target) {
+__global__ void PackScalesKernel(MatrixCodes codes, ScaleTarget target) {
   const int64_t place = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (place >= target.count) return;
-  const auto owner = target.OwnerOf(place);
+  const ScaleOwner<Form> owner(target, place);
   float scale = 0;
   if (owner.exists) {
     const int groups = (target.in_features + Form::kGroup - 1) / Form::kGroup;
@@ -169,47 +163,44 @@ __device__ inline uint32_t Scaled(uint32_t pair, float scale) {
   return *reinterpret_cast<const uint32_t*>(&scaled);
 }
 
-// Output features [first, first + count) of a packed matrix to row-major bf16, `first` of a strip. A thread a step of
-// an output feature.
+// Packed rows to row-major bf16. 16 bytes of codes a thread.
 template <typename Form>
-__global__ void UnpackKernel(const uint32_t* packed, const float* scales, PackedShape shape, int first, int count,
+__global__ void UnpackKernel(const uint4* packed, const float* scales, int in_features, int64_t pieces,
                              __nv_bfloat16* row_major) {
-  using Word = CodeWord<Form::kBits>;
-  // Threads beside each other have output features of a strip: what they read lies together.
-  const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  const int row = static_cast<int>(at / kStripOut / shape.steps) * kStripOut + static_cast<int>(at % kStripOut);
-  const int step = static_cast<int>(at / kStripOut % shape.steps), out = first + row;
-  if (row >= count) return;
+  constexpr int kPieceK = 128 / Form::kBits, kWordK = kPieceK / 4;
+  const int64_t piece = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (piece >= pieces) return;
+  const uint4 bytes = packed[piece];
+  const int row = static_cast<int>(piece * kPieceK / in_features), k = static_cast<int>(piece * kPieceK % in_features);
   float scale;
   if constexpr (Form::kHasGroups) {
-    const size_t place = Form::ScalePlace(shape, out / kStripOut, step * kStepK / Form::kGroup);
-    scale = scales[place + (Form::kBits == 4 ? out % kStripOut : 0)];
+    scale = scales[Form::ScalePlace(row, k / Form::kGroup, in_features)];
   } else {
-    scale = scales[out];
+    scale = scales[row];
   }
-  uint32_t pairs[kStepK / 2];  // of inputs
+  uint32_t out[kPieceK / 2];  // pairs of inputs
+  const uint32_t words[4] = {bytes.x, bytes.y, bytes.z, bytes.w};
 #pragma unroll
-  for (int i = 0; i < Word::kOfStep; ++i) {
-    const uint32_t word = packed[Word::Place(shape, out, step, i)];
+  for (int c = 0; c < 4; ++c) {
     if constexpr (Form::kBits == 8) {
       uint32_t low, high;
-      UnpackF8(word, low, high);
-      pairs[Word::Input(i, 0) / 2] = Scaled(low, scale);
-      pairs[Word::Input(i, 2) / 2] = Scaled(high, scale);
+      UnpackF8(words[c], low, high);
+      out[c] = Scaled(low, scale);
+      out[4 + c] = Scaled(high, scale);
     } else {
-      const uint32_t scale_word = __float_as_uint(scale);
-      const uint32_t minus_zeros = MinusI4Zeros(scale_word & kI4ZeroBits);
+      const uint32_t word = __float_as_uint(scale);
+      const uint32_t minus_zeros = MinusI4Zeros(word & kI4ZeroBits);
 #pragma unroll
-      for (int pair = 0; pair < 4; ++pair) {
-        pairs[Word::Input(i, 2 * pair) / 2] =
-            Scaled(I4PairToBf16(word >> 4 * pair, minus_zeros), __uint_as_float(scale_word & ~kI4ZeroBits));
+      for (int eight = 0; eight < kWordK / 2; ++eight) {
+        out[4 * eight + c] =
+            Scaled(I4PairToBf16(words[c] >> 4 * eight, minus_zeros), __uint_as_float(word & ~kI4ZeroBits));
       }
     }
   }
-  uint4* const to = reinterpret_cast<uint4*>(row_major + (int64_t{row} * shape.steps + step) * kStepK);
+  uint4* to = reinterpret_cast<uint4*>(row_major + piece * kPieceK);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    to[i] = make_uint4(pairs[4 * i], pairs[4 * i + 1], pairs[4 * i + 2], pairs[4 * i + 3]);
+  for (int i = 0; i < kPieceK / 8; ++i) {
+    to[i] = make_uint4(out[4 * i], out[4 * i + 1], out[4 * i + 2], out[4 * i + 3]);
   }
 }
 
@@ -218,41 +209,44 @@ unsigned Blocks(int64_t items, int of_block) {
 }
 
 template <typename Form>
-ScaleTarget<Form> ScaleTargetOf(const DeviceMatrix& matrix) {
+ScaleTarget TargetOf(const DeviceMatrix& matrix) {
   return {.scales = const_cast<float*>(matrix.scales),
-          .shape = PackedShape(matrix.out_features, matrix.in_features),
           .out_features = matrix.out_features,
           .in_features = matrix.in_features,
           .count = static_cast<int64_t>(Form::ScaleBytes(matrix.out_features, matrix.in_features) / sizeof(float))};
 }
 
-PackTarget PackTargetOf(const DeviceMatrix& matrix) {
-  return {.words = static_cast<uint32_t*>(const_cast<void*>(matrix.data)),
-          .shape = PackedShape(matrix.out_features, matrix.in_features),
-          .in_features = matrix.in_features};
+template <typename Form>
+void Unpack(Stream stream, const DeviceMatrix& matrix, void* row_major) {
+  const int64_t pieces = int64_t{matrix.out_features} * matrix.in_features * Form::kBits / 128;
+  UnpackKernel<Form><<<Blocks(pieces, 256), 256, 0, stream>>>(static_cast<const uint4*>(matrix.data), matrix.scales,
+                                                              matrix.in_features, pieces,
+                                                              static_cast<__nv_bfloat16*>(row_major));
 }
 
 }  // namespace
 
 void PackF8(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
-  PackF8Kernel<<<matrix.out_features, 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(row_major),
-                                                        PackTargetOf(matrix), const_cast<float*>(matrix.scales));
+  PackF8Kernel<<<matrix.out_features, 256, 0, stream>>>(
+      static_cast<const __nv_bfloat16*>(row_major), matrix.in_features,
+      static_cast<uint8_t*>(const_cast<void*>(matrix.data)), const_cast<float*>(matrix.scales));
 }
 
 void PackGroups(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
   VisitGroupForm(matrix.dtype, matrix.group_size, [&](auto form) {
     using Form = decltype(form);
-    const ScaleTarget<Form> target = ScaleTargetOf<Form>(matrix);
-    PackGroupsKernel<Form><<<Blocks(target.count, 8), 256, 0, stream>>>(static_cast<const __nv_bfloat16*>(row_major),
-                                                                        PackTargetOf(matrix), target);
+    const ScaleTarget target = TargetOf<Form>(matrix);
+    PackGroupsKernel<Form><<<Blocks(target.count, 8), 256, 0, stream>>>(
+        static_cast<const __nv_bfloat16*>(row_major), static_cast<uint8_t*>(const_cast<void*>(matrix.data)), target);
   });
 }
 
 void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix) {
-  const auto words =
-      static_cast<int64_t>(DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features) / 4);
+  auto* const packed = static_cast<uint8_t*>(const_cast<void*>(matrix.data));
+  const auto bytes =
+      static_cast<int64_t>(DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features));
   const auto pack = matrix.dtype == Dtype::kF8 ? PackCodesKernel<8> : PackCodesKernel<4>;
-  pack<<<Blocks(words, 256), 256, 0, stream>>>(codes.codes, words, PackTargetOf(matrix));
+  pack<<<Blocks(bytes, 256), 256, 0, stream>>>(codes.codes, matrix.in_features, bytes, packed);
   if (matrix.group_size == 0) {
     cudaMemcpyAsync(const_cast<float*>(matrix.scales), codes.scales, matrix.out_features * sizeof(float),
                     cudaMemcpyDeviceToDevice, stream);
@@ -260,19 +254,15 @@ void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matr
   }
   VisitGroupForm(matrix.dtype, matrix.group_size, [&](auto form) {
     using Form = decltype(form);
-    const ScaleTarget<Form> target = ScaleTargetOf<Form>(matrix);
+    const ScaleTarget target = TargetOf<Form>(matrix);
     PackScalesKernel<Form><<<Blocks(target.count, 256), 256, 0, stream>>>(codes, target);
   });
 }
 
-void UnpackRows(Stream stream, const DeviceMatrix& matrix, int first, int count, void* row_major) {
-  const PackedShape shape(matrix.out_features, matrix.in_features);
-  const int64_t strips = (count + kStripOut - 1) / kStripOut;
-  VisitPackedForm(matrix.dtype, matrix.group_size, [&](auto form) {
-    UnpackKernel<decltype(form)><<<Blocks(strips * kStripOut * shape.steps, 256), 256, 0, stream>>>(
-        static_cast<const uint32_t*>(matrix.data), matrix.scales, shape, first, count,
-        static_cast<__nv_bfloat16*>(row_major));
-  });
+void UnpackMatrix(Stream stream, const DeviceMatrix& matrix, void* row_major) {
+  if (matrix.group_size == 0) return Unpack<F8Form>(stream, matrix, row_major);
+  VisitGroupForm(matrix.dtype, matrix.group_size,
+                 [&](auto form) { Unpack<decltype(form)>(stream, matrix, row_major); });
 }
 
 }  // namespace winnow::cuda

@@ -8,8 +8,7 @@ void PackF8(Stream stream, const void* row_major, const DeviceMatrix& matrix);
 void PackGroups(Stream stream, const void* row_major, const DeviceMatrix& matrix);
 // Codes of any form.
 void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix);
-// Output features [first, first + count) back to row-major bf16 in any form, each weight rounded once. `first` is a
-// multiple of 16.
-void UnpackRows(Stream stream, const DeviceMatrix& matrix, int first, int count, void* row_major);
+// Back to row-major bf16 in any form, each weight rounded once.
+void UnpackMatrix(Stream stream, const DeviceMatrix& matrix, void* row_major);
 
 }  // namespace winnow::cuda

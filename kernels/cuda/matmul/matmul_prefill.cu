@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "common/base/check.h"
+#include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
 #include "kernels/cuda/matmul/matmul_prefill.h"
 
@@ -17,7 +18,7 @@ constexpr size_t kLibraryBytes = size_t{32} << 20;  // of the workspace; what NV
 // 132 multiprocessors at any multiple of 2,048 rows.
 constexpr size_t kUnpackedBytes = size_t{80} << 20;
 constexpr int kSliceOut = 2048;
-constexpr int kSliceStep = 128;  // whole strips
+constexpr int kSliceStep = 128;  // whole tiles of scales (matmul_forms.cuh)
 
 // Algorithms are asked for as if there were this many rows, whatever their number: a row then goes through the same
 // tiles in any chunk.
@@ -92,6 +93,19 @@ class CublasLtPlans final : public PrefillPlans {
   std::map<Product, cublasLtMatmulAlgo_t> algorithms_;
 };
 
+// Output features [first, first + count), `first` a multiple of kSliceStep.
+DeviceMatrix RowsOf(const DeviceMatrix& matrix, int first, int count) {
+  DeviceMatrix rows = matrix;
+  rows.out_features = count;
+  rows.data = static_cast<const char*>(matrix.data) + DtypeBytes(matrix.dtype, size_t(first) * matrix.in_features);
+  rows.scales += matrix.group_size == 0
+                     ? static_cast<size_t>(first)
+                     : VisitGroupForm(matrix.dtype, matrix.group_size, [&](auto form) {
+                         return decltype(form)::ScaleBytes(first, matrix.in_features) / sizeof(float);
+                       });
+  return rows;
+}
+
 }  // namespace
 
 std::unique_ptr<PrefillPlans> OpenPrefillPlans() {
@@ -121,7 +135,7 @@ void PrefillMatmul(Stream stream, const PrefillMatmulParams& params) {
   const size_t y_element_bytes = product.y_is_bf16 ? 2 : 4;
   for (int out = 0; out < weight.out_features; out += slice) {
     product.out_features = std::min(slice, weight.out_features - out);
-    UnpackRows(stream, weight, out, product.out_features, unpacked);
+    UnpackMatrix(stream, RowsOf(weight, out, product.out_features), unpacked);
     plans.Multiply(stream, product, params.num_rows, params.x, unpacked, params.accumulate,
                    static_cast<char*>(params.y) + out * y_element_bytes, params.workspace);
   }

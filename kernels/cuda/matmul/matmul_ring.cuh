@@ -3,11 +3,13 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/async_copy.cuh"
-
 // Barriers in shared memory and asynchronous copies that complete on them: of boxes by tensor maps where the GPU has
 // them (sm_90), of 16 bytes a lane elsewhere.
 namespace winnow::cuda {
+
+__device__ inline uint32_t SharedAddress(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 inline constexpr bool kTensorMaps = false;
