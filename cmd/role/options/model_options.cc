@@ -22,11 +22,12 @@ void DeclareCompute(Fields& fields, Dtype* compute) {
 }
 
 void DeclareKvDtype(Fields& fields, Dtype* kv_dtype) {
-  fields.Enum("kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"int8", Dtype::kI8}},
-              "Type of KV rows. f32, on CPUs, doubles them. int8, on CPUs and on one GPU, about halves them, wherever "
-              "they lie and when they travel: keys and values are rounded to 8 bits with a scale each, and scorers read "
-              "the keys as they are, so that no copy of them is kept. Models with latent attention have no such rows, "
-              "nor have ranks with --tensor-parallel or --slot-host-memory and the GPUs of cache ranks.");
+  fields.Enum(
+      "kv-dtype", kv_dtype, {{"bf16", Dtype::kBf16}, {"f32", Dtype::kF32}, {"int8", Dtype::kI8}},
+      "Type of KV rows. f32, on CPUs, doubles them. int8, on CPUs and on one GPU, about halves them, wherever "
+      "they lie and when they travel: keys and values are rounded to 8 bits with a scale each, and scorers read "
+      "the keys as they are, so that no copy of them is kept. Models with latent attention have no such rows, "
+      "nor have ranks with --tensor-parallel or --slot-host-memory and the GPUs of cache ranks.");
 }
 
 void DeclareMaxContext(Fields& fields, uint32_t* max_context) {

@@ -1,6 +1,4 @@
 #pragma once
-#include <cstdint>
-
 #include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/select/page_units.h"
 #include "kernels/cuda/select/predict.h"
@@ -11,11 +9,8 @@
 
 namespace winnow::test {
 
-float FromBf16(uint16_t value);
-
-// What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Waits hold
-// the calling thread, four times as long as they are told: these kernels are slow. Once the file that
-// $WINNOW_HOST_GPU_FLIP names is there, pushes damage the rows that they move.
+// What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Once the
+// file that $WINNOW_HOST_GPU_FLIP names is there, pushes damage the rows that they move.
 cuda::CacheKernels HostCacheKernels();
 cuda::AttendedMassKernels HostAttendedMassKernels();
 cuda::DigestKernels HostDigestKernels();

@@ -6,21 +6,12 @@
 
 #include "common/base/check.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/kernel_table.h"
+#include "tests/support/host_gpu/host_cpu.h"
 
 namespace winnow::test {
 namespace {
 
 using cuda::Stream;
-
-const KernelTable& Cpu() {
-  static const KernelTable& table = **CpuKernels();
-  return table;
-}
-Executor& Team() {
-  thread_local const std::unique_ptr<Executor> team = Cpu().new_executor(1);
-  return *team;
-}
 
 void AppendRows(const cuda::LatentAppendParams& p) {
   const int key_dim = p.shape.key_dim();
