@@ -5,6 +5,7 @@
 
 #include "cache_rank/store/kv_demand.h"
 #include "common/base/check.h"
+#include "kernels/parallel_for.h"
 
 namespace winnow {
 namespace {
@@ -12,14 +13,6 @@ namespace {
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
 // A part of rows that lie apart: each of them is a wait for memory, so that threads pay sooner than for neighbours.
 constexpr uint32_t kScatteredRows = 32;
-
-// body(index) for each index below `count`, by the threads of `team`.
-template <typename Body>
-void RunOn(const KernelTable& kernels, Executor& team, size_t count, const Body& body) {
-  kernels.parallel_for(
-      team, static_cast<int>(count), [](void* context, int index, int) { (*static_cast<const Body*>(context))(index); },
-      const_cast<void*>(static_cast<const void*>(&body)));
-}
 
 }  // namespace
 
@@ -214,18 +207,10 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
   };
   constexpr int kGrain = 4;  // blocks
   const int units = num_blocks * layout_.num_kv_heads;
-  struct Work {
-    const decltype(fill)& fill_block;
-    int units;
-  } work{fill, units};
-  kernels_->parallel_for(
-      team, (units + kGrain - 1) / kGrain,
-      [](void* context, int grain, int) {
-        const Work& work = *static_cast<const Work*>(context);
-        for (int unit = grain * kGrain; unit < std::min((grain + 1) * kGrain, work.units); ++unit)
-          work.fill_block(unit);
-      },
-      &work);
+  ParallelForOn(*kernels_, team)((units + kGrain - 1) / kGrain, [&](size_t grain) {
+    const int first = static_cast<int>(grain) * kGrain;
+    for (int unit = first; unit < std::min(first + kGrain, units); ++unit) fill(unit);
+  });
   const uint32_t page = CompletePages(index_layout_, position);
   const uint32_t pages = CompletePages(index_layout_, position + count);
   if (page < pages) IndexTogether(layer, layer + 1, page, pages, team);
@@ -286,12 +271,7 @@ void SequenceKv::IndexTogether(int layer, int end_layer, uint32_t page, uint32_t
       IndexPage(lists[unit / num_blocks], p);
     }
   };
-  struct Work {
-    const decltype(fill)& fill_block;
-  } work{fill};
-  kernels_->parallel_for(
-      team, num_blocks * num_lists,
-      [](void* context, int unit, int) { static_cast<const Work*>(context)->fill_block(unit); }, &work);
+  ParallelForOn(*kernels_, team)(num_blocks * num_lists, [&](size_t unit) { fill(static_cast<int>(unit)); });
 }
 
 void SequenceKv::IndexPage(const HeadBlocks& head, uint32_t page) const {
@@ -392,10 +372,11 @@ void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::b
   }
   // Small parts, as threads come when they wake up.
   const uint32_t parts = (count + kManyRows - 1) / kManyRows;
-  RunOn(*kernels_, *team, layout_.num_kv_heads * parts, [&](uint32_t index) {
-    const uint32_t head = index / parts, at = index % parts * kManyRows;
+  ParallelForOn(*kernels_, *team)(layout_.num_kv_heads * parts, [&](size_t index) {
+    const size_t head = index / parts;
+    const auto at = static_cast<uint32_t>(index % parts) * kManyRows;
     CopyRows(layer, static_cast<int>(head), first + at, std::min(kManyRows, count - at),
-             out + (size_t{head} * count + at) * row_bytes);
+             out + (head * count + at) * row_bytes);
   });
 }
 
@@ -420,7 +401,7 @@ void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> posit
   };
   if (team == nullptr || positions.size() < kManyRows) return gather(0, positions.size());
   const size_t parts = (positions.size() + kScatteredRows - 1) / kScatteredRows;
-  RunOn(*kernels_, *team, parts, [&](size_t index) {
+  ParallelForOn(*kernels_, *team)(parts, [&](size_t index) {
     const size_t first = index * kScatteredRows;
     gather(first, std::min<size_t>(kScatteredRows, positions.size() - first));
   });
