@@ -1,10 +1,10 @@
 // Outputs that must be of a grammar: whatever the model would have said, and whatever happens to its ranks.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <regex>
 #include <string>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
@@ -107,25 +107,11 @@ TEST_F(Constrained, TokensAreThoseThatMayBeDrawn) {
 TEST_F(Constrained, AKilledRankLeavesNoTrace) {
   Json request = Request(240, 1600);
   request["guided_regex"] = "([a-z ]{1,9}[,;] ?([0-9]{2}:)?){80}";
-  const Completion undisturbed = Complete(cluster_->http(), request);
-  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
+  AnswerOfAKilledRank answer;
+  ASSERT_NO_FATAL_FAILURE(KillARankInMidAnswer(*cluster_, request, "winnow_num_requests_running", &answer));
+  const auto& [undisturbed, disturbed, tokens_at_kill] = answer;
   ASSERT_GT(undisturbed.ids.size(), 100u);
-  const std::vector<pid_t> ranks = cluster_->Pids("inference-rank");
-  ASSERT_EQ(ranks.size(), 2u);
-  size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(cluster_->http(), request, [&](size_t tokens) {
-    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      const std::string name = "inference-" + std::to_string(rank);
-      if (cluster_->MetricsOf(name).Value("winnow_num_requests_running") < 1) continue;
-      kill(ranks[rank], SIGKILL);
-      tokens_at_kill = tokens;
-    }
-    return true;
-  });
-  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
   EXPECT_LT(tokens_at_kill, undisturbed.ids.size() - 20) << "it was killed too late to matter";
-  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
-  EXPECT_EQ(disturbed.ids, undisturbed.ids);
   EXPECT_EQ(disturbed.text, undisturbed.text);
   EXPECT_GE(disturbed.Stat("reattach_count"), 1);
   EXPECT_EQ(cluster_->MetricsOf("router-0").Value("winnow_router_mismatched_tokens_total"), 0);

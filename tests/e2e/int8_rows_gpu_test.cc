@@ -2,10 +2,10 @@
 // its request alone, whatever decodes beside it and wherever its rows come from.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <future>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
@@ -109,61 +109,25 @@ TEST_F(Int8RowsOnAGpu, GiveTheSameAnswersWhereverTheyComeFrom) {
 
 TEST_F(Int8RowsOnAGpu, AreForkedWithTheirSequence) {
   GenerationClient client(*cluster_);
-  v1::GenerateRequest request = SamplesOf("winnow", DemoText(700, 300), 3, kTokens);
+  const v1::GenerateRequest request = SamplesOf("winnow", DemoText(700, 300), 3, kTokens);
   const Answer together = client.Generate(request)->Finish();
   ASSERT_TRUE(together.status.ok()) << together.status.error_message();
-  request.set_n(1);
-  for (uint32_t i = 0; i < 3; ++i) {
-    request.mutable_sampling()->set_sample_index(i);
-    const Answer alone = client.Generate(request)->Finish();
-    ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
-    EXPECT_THAT(together.ids(i), testing::ElementsAreArray(alone.ids())) << "sample " << i;
-  }
+  ExpectSamplesAreThoseAlone(client, request, together);
 }
 
 TEST(Int8RowsOfManySequences, PreemptionAtAnyStepChangesNoAnswer) {
   const auto cluster =
       StartWith({"--device=cuda:0", kSelection, "--select-in-place=on", "--max-running=2", "--age-bound=100ms"});
   ASSERT_NE(cluster, nullptr);
-  std::vector<TokenIds> alone;
-  for (int i = 0; i < 4; ++i) alone.push_back(Complete(cluster->http(), Request(250 + i, 60)).ids);
-  double preempted = 0;
-  for (int round = 0; round < 20 && preempted < 4; ++round) {
-    std::vector<std::future<Completion>> together;
-    for (int i = 0; i < 4; ++i) {
-      together.push_back(
-          std::async(std::launch::async, [&, i] { return Complete(cluster->http(), Request(250 + i, 60)); }));
-    }
-    for (int i = 0; i < 4; ++i) {
-      const Completion completion = together[i].get();
-      ASSERT_TRUE(completion.ok()) << completion.error;
-      EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
-      preempted += completion.Stat("preempted_count");
-    }
-  }
-  EXPECT_GE(preempted, 4);
+  const std::vector<Json> requests = {Request(250, 60), Request(251, 60), Request(252, 60), Request(253, 60)};
+  ExpectPreemptionChangesNothing(*cluster, requests, IdsAlone(*cluster, requests));
 }
 
 TEST(Int8RowsOfTwoRanks, AKilledRankLeavesNoTraceInAnAnswer) {
   const auto cluster = StartWith({"--device=cuda", kSelection, "--select-in-place=on", "--inference-ranks=2"});
   ASSERT_NE(cluster, nullptr);
-  const Json request = Request(600, 300);
-  const Completion undisturbed = Complete(cluster->http(), request);
-  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
-  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
-  ASSERT_EQ(ranks.size(), 2u);
-  size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(cluster->http(), request, [&](size_t tokens) {
-    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      if (cluster->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_local_sequences") < 1) continue;
-      kill(ranks[rank], SIGKILL);
-      tokens_at_kill = tokens;
-    }
-    return true;
-  });
-  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
-  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
-  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  AnswerOfAKilledRank answer;
+  KillARankInMidAnswer(*cluster, Request(600, 300), "winnow_local_sequences", &answer);
 }
 
 // Of the same memory twice the sequences, less what rows have beside their codes.

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 
@@ -118,17 +119,11 @@ TEST_F(Int8Rows, AreForkedWithTheirSequence) {
   const auto cluster = StartWith({"--prefix-cache=false"});
   ASSERT_NE(cluster, nullptr);
   GenerationClient client(*cluster);
-  v1::GenerateRequest request = SamplesOf("winnow", DemoText(1217, 300), 3, kTokens);
+  const v1::GenerateRequest request = SamplesOf("winnow", DemoText(1217, 300), 3, kTokens);
   const Answer together = client.Generate(request)->Finish();
   ASSERT_TRUE(together.status.ok()) << together.status.error_message();
   EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), 2);
-  request.set_n(1);
-  for (uint32_t i = 0; i < 3; ++i) {
-    request.mutable_sampling()->set_sample_index(i);
-    const Answer alone = client.Generate(request)->Finish();
-    ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
-    EXPECT_THAT(together.ids(i), testing::ElementsAreArray(alone.ids())) << "sample " << i;
-  }
+  ExpectSamplesAreThoseAlone(client, request, together);
 }
 
 // Kills the rank of that role that is at work on the request when some tokens have come.

@@ -5,6 +5,7 @@
 
 #include <future>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/lane_cluster.h"
@@ -204,16 +205,11 @@ TEST_P(Lanes, SamplesOfAPromptAreThoseOfRequestsOfTheirOwn) {
   ASSERT_NE(cluster, nullptr);
   GenerationClient client(*cluster);
   for (const uint32_t prompt_tokens : {997u, 40u}) {
-    v1::GenerateRequest request = SamplesOf("", DemoText(prompt_tokens, 300), kSamples, kTokens);
+    const v1::GenerateRequest request = SamplesOf("", DemoText(prompt_tokens, 300), kSamples, kTokens);
     const Answer together = client.Generate(request)->Finish();
     ASSERT_TRUE(together.status.ok()) << together.status.error_message();
-    request.set_n(1);
-    for (uint32_t i = 0; i < kSamples; ++i) {
-      request.mutable_sampling()->set_sample_index(i);
-      const Answer alone = client.Generate(request)->Finish();
-      ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
-      EXPECT_EQ(together.ids(i), alone.ids()) << "sample " << i << " of " << prompt_tokens;
-    }
+    SCOPED_TRACE(prompt_tokens);
+    ASSERT_NO_FATAL_FAILURE(ExpectSamplesAreThoseAlone(client, request, together));
   }
   const Metrics metrics = cluster->MetricsOf("inference-0");
   EXPECT_EQ(metrics.Value("winnow_rank_sequences_total", {{"outcome", "forked"}}), 2 * (kSamples - 1));

@@ -1,12 +1,12 @@
 // Dense decoding on a GPU, here one made of host memory (tests/support/host_gpu): steps run ahead of the host, and
 // nothing but the metrics tells.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <algorithm>
 #include <future>
 #include <vector>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
@@ -148,12 +148,9 @@ TEST_F(LocalSteps, SamplesAndForksAreThoseOfSequencesOnTheirOwn) {
   GenerationClient client(*cluster_);
   const Answer together = client.Generate(request)->Finish();
   ASSERT_TRUE(together.status.ok()) << together.status.error_message();
-  request.set_n(1);
-  for (uint32_t i = 0; i < kSamples; ++i) {
-    request.mutable_sampling()->set_sample_index(i);
-    EXPECT_EQ(client.Generate(request)->Finish().ids(), together.ids(i)) << "sample " << i;
-  }
+  ExpectSamplesAreThoseAlone(client, request, together);
 
+  request.set_n(1);
   request.mutable_sampling()->set_sample_index(0);
   request.set_max_tokens(300);
   const Answer undisturbed = client.Generate(request)->Finish();
@@ -179,23 +176,8 @@ TEST(LocalStepsOfManySequences, PreemptionAtAnyStepChangesNoAnswer) {
       StartOrFail({"--device=cuda:0", "--selection=dense", "--max-context=1024", "--max-running=2", "--age-bound=30ms"},
                   HostGpus());
   ASSERT_NE(cluster, nullptr);
-  std::vector<TokenIds> alone;
-  for (int i = 0; i < 4; ++i) alone.push_back(Complete(cluster->http(), Request(300 + i, 120)).ids);
-  double preempted = 0;
-  for (int round = 0; round < 20 && preempted < 4; ++round) {
-    std::vector<std::future<Completion>> together;
-    for (int i = 0; i < 4; ++i) {
-      together.push_back(
-          std::async(std::launch::async, [&, i] { return Complete(cluster->http(), Request(300 + i, 120)); }));
-    }
-    for (int i = 0; i < 4; ++i) {
-      const Completion completion = together[i].get();
-      ASSERT_TRUE(completion.ok()) << completion.error;
-      EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
-      preempted += completion.Stat("preempted_count");
-    }
-  }
-  EXPECT_GE(preempted, 4);
+  const std::vector<Json> requests = {Request(300, 120), Request(301, 120), Request(302, 120), Request(303, 120)};
+  ExpectPreemptionChangesNothing(*cluster, requests, IdsAlone(*cluster, requests));
   const auto sequences = [&](const char* outcome) {
     return cluster->MetricsOf("inference-0").Value("winnow_rank_sequences_total", {{"outcome", outcome}});
   };
@@ -207,26 +189,10 @@ TEST(LocalStepsOfTwoRanks, AKilledRankLeavesNoTraceInAnAnswer) {
   const auto cluster =
       StartOrFail({"--device=cuda", "--selection=dense", "--inference-ranks=2", "--max-context=2048"}, HostGpus());
   ASSERT_NE(cluster, nullptr);
-  const Json request = Request(600, 400);
-  const Completion undisturbed = Complete(cluster->http(), request);
-  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
-  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
-  ASSERT_EQ(ranks.size(), 2u);
-  size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(cluster->http(), request, [&](size_t tokens) {
-    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      const std::string name = "inference-" + std::to_string(rank);
-      if (cluster->MetricsOf(name).Value("winnow_local_sequences") < 1) continue;
-      kill(ranks[rank], SIGKILL);
-      tokens_at_kill = tokens;
-    }
-    return true;
-  });
-  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
-  EXPECT_LT(tokens_at_kill, 350u) << "it was killed too late to matter";
-  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
-  EXPECT_EQ(disturbed.ids, undisturbed.ids);
-  EXPECT_GE(disturbed.Stat("reattach_count"), 1);
+  AnswerOfAKilledRank answer;
+  ASSERT_NO_FATAL_FAILURE(KillARankInMidAnswer(*cluster, Request(600, 400), "winnow_local_sequences", &answer));
+  EXPECT_LT(answer.tokens_at_kill, 350u) << "it was killed too late to matter";
+  EXPECT_GE(answer.disturbed.Stat("reattach_count"), 1);
   const Metrics router = cluster->MetricsOf("router-0");
   EXPECT_EQ(router.Value("winnow_failovers_total", {{"mode", "reattach"}}), 1);
   EXPECT_EQ(router.Value("winnow_router_mismatched_tokens_total"), 0);

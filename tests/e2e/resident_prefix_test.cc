@@ -1,12 +1,12 @@
 // Rows of prompts that stay in the slots of a GPU, here one made of host memory (tests/support/host_gpu): what begins
 // with them has them without a transfer, and nothing else tells.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <future>
 #include <map>
 #include <vector>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/generation_calls.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
@@ -243,20 +243,7 @@ TEST_P(ResidentPrefix, WhatIsPreemptedResumesWithTheRowsThatItHad) {
     requests.push_back(GreedyRequest(DemoText(300 + i, 300 + i), 50));
     expected.push_back(IdsOfPlain(requests.back()));
   }
-  double preempted = 0;
-  for (int round = 0; round < 20 && preempted < 4; ++round) {
-    std::vector<std::future<Completion>> together;
-    for (const Json& request : requests) {
-      together.push_back(std::async(std::launch::async, [&] { return Complete(kept->http(), request); }));
-    }
-    for (int i = 0; i < 4; ++i) {
-      const Completion completion = together[i].get();
-      ASSERT_TRUE(completion.ok()) << completion.error;
-      EXPECT_EQ(completion.ids, expected[i]) << "request " << i;
-      preempted += completion.Stat("preempted_count");
-    }
-  }
-  EXPECT_GE(preempted, 4);
+  ExpectPreemptionChangesNothing(*kept, requests, expected);
   const Metrics rank = kept->MetricsOf("inference-0");
   const double resumed = rank.Value("winnow_rank_sequences_total", {{"outcome", "resumed"}});
   const Figures figures(*kept);
@@ -270,23 +257,9 @@ TEST_P(ResidentPrefix, AKilledRankLeavesNoTraceInAnAnswer) {
   const auto kept = StartOnGpu(GetParam(), {"--inference-ranks=2", "--max-context=2048"});
   ASSERT_NE(kept, nullptr);
   const Json request = GreedyRequest(DemoText(600, 600), 200);
-  const Completion undisturbed = Complete(kept->http(), request);
-  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
-  const std::vector<pid_t> ranks = kept->Pids("inference-rank");
-  ASSERT_EQ(ranks.size(), 2u);
-  size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(kept->http(), request, [&](size_t tokens) {
-    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      if (kept->MetricsOf("inference-" + std::to_string(rank)).Value("winnow_local_sequences") < 1) continue;
-      kill(ranks[rank], SIGKILL);
-      tokens_at_kill = tokens;
-    }
-    return true;
-  });
-  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
-  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
-  EXPECT_EQ(disturbed.ids, undisturbed.ids);
-  EXPECT_EQ(Complete(kept->http(), request).ids, undisturbed.ids);
+  AnswerOfAKilledRank answer;
+  ASSERT_NO_FATAL_FAILURE(KillARankInMidAnswer(*kept, request, "winnow_local_sequences", &answer));
+  EXPECT_EQ(Complete(kept->http(), request).ids, answer.undisturbed.ids);
 }
 
 }  // namespace

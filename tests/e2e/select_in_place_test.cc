@@ -1,11 +1,11 @@
 // Selection where rows are computed, on a GPU that has all of them, here one made of host memory
 // (tests/support/host_gpu): the answers are those of the specification, whoever decodes beside, and whatever happens.
 #include <gtest/gtest.h>
-#include <signal.h>
 
 #include <future>
 #include <vector>
 
+#include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
 
@@ -105,49 +105,18 @@ TEST(SelectInPlaceOfManySequences, PreemptionAtAnyStepChangesNoAnswer) {
                                     "--max-running=2", "--age-bound=100ms"},
                                    HostGpus());
   ASSERT_NE(cluster, nullptr);
-  std::vector<TokenIds> alone;
-  for (int i = 0; i < 4; ++i) alone.push_back(Complete(cluster->http(), Request(250 + i, 60)).ids);
-  double preempted = 0;
-  for (int round = 0; round < 20 && preempted < 4; ++round) {
-    std::vector<std::future<Completion>> together;
-    for (int i = 0; i < 4; ++i) {
-      together.push_back(
-          std::async(std::launch::async, [&, i] { return Complete(cluster->http(), Request(250 + i, 60)); }));
-    }
-    for (int i = 0; i < 4; ++i) {
-      const Completion completion = together[i].get();
-      ASSERT_TRUE(completion.ok()) << completion.error;
-      EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
-      preempted += completion.Stat("preempted_count");
-    }
-  }
-  EXPECT_GE(preempted, 4);
+  const std::vector<Json> requests = {Request(250, 60), Request(251, 60), Request(252, 60), Request(253, 60)};
+  ExpectPreemptionChangesNothing(*cluster, requests, IdsAlone(*cluster, requests));
 }
 
 TEST(SelectInPlaceOfTwoRanks, AKilledRankLeavesNoTraceInAnAnswer) {
   const auto cluster = StartOrFail(
       {"--device=cuda", kSelection, "--select-in-place=on", "--inference-ranks=2", "--max-context=2048"}, HostGpus());
   ASSERT_NE(cluster, nullptr);
-  const Json request = Request(600, 300);
-  const Completion undisturbed = Complete(cluster->http(), request);
-  ASSERT_TRUE(undisturbed.ok()) << undisturbed.error;
-  const std::vector<pid_t> ranks = cluster->Pids("inference-rank");
-  ASSERT_EQ(ranks.size(), 2u);
-  size_t tokens_at_kill = 0;
-  const Completion disturbed = StreamCompletion(cluster->http(), request, [&](size_t tokens) {
-    for (int rank = 0; rank < 2 && tokens >= 10 && tokens_at_kill == 0; ++rank) {
-      const std::string name = "inference-" + std::to_string(rank);
-      if (cluster->MetricsOf(name).Value("winnow_local_sequences") < 1) continue;
-      kill(ranks[rank], SIGKILL);
-      tokens_at_kill = tokens;
-    }
-    return true;
-  });
-  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
-  EXPECT_LT(tokens_at_kill, 250u) << "it was killed too late to matter";
-  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
-  EXPECT_EQ(disturbed.ids, undisturbed.ids);
-  EXPECT_GE(disturbed.Stat("reattach_count"), 1);
+  AnswerOfAKilledRank answer;
+  ASSERT_NO_FATAL_FAILURE(KillARankInMidAnswer(*cluster, Request(600, 300), "winnow_local_sequences", &answer));
+  EXPECT_LT(answer.tokens_at_kill, 250u) << "it was killed too late to matter";
+  EXPECT_GE(answer.disturbed.Stat("reattach_count"), 1);
   EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_router_mismatched_tokens_total"), 0);
 }
 
