@@ -30,6 +30,16 @@ struct AttentionList {
   uint32_t recent_count;  // at most ring_tokens
   uint32_t num_pages;     // of the page table, to read it ahead; 0 where not known
   constexpr uint32_t count() const { return sinks + selected_count + recent_count; }
+  // The above for hosts, j < count(): the slot of the j-th row, of a launch's `selected` and `pages`.
+  constexpr uint32_t SlotOfRow(uint32_t j, const uint32_t* selected, const uint32_t* pages) const {
+    uint32_t local = j;
+    if (j >= sinks + selected_count) {
+      local = ring_base + (recent_begin + j - sinks - selected_count) % ring_tokens;
+    } else if (j >= sinks) {
+      local = pool_base + selected[selected_first + j - sinks];
+    }
+    return pages[first_page + local / kSlotPageTokens] * kSlotPageTokens + local % kSlotPageTokens;
+  }
 };
 
 // Rows of 8-bit and 4-bit types hold values v of which scale * v is the element, with one scale for the K half and one

@@ -47,15 +47,7 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   size_t total = 0;
   for (size_t l = 0; l < num_lists; ++l) {
     const cuda::AttentionList& list = p.lists[l];
-    for (uint32_t j = 0; j < list.count(); ++j) {
-      const uint32_t recent = j - list.sinks - list.selected_count;
-      const uint32_t local = j < list.sinks ? j
-                             : j < list.sinks + list.selected_count
-                                 ? list.pool_base + p.selected[list.selected_first + j - list.sinks]
-                                 : list.ring_base + (list.recent_begin + recent) % list.ring_tokens;
-      const uint32_t page = p.pages[list.first_page + local / kSlotPageTokens];
-      lists[l].push_back(page * kSlotPageTokens + local % kSlotPageTokens);
-    }
+    for (uint32_t j = 0; j < list.count(); ++j) lists[l].push_back(list.SlotOfRow(j, p.selected, p.pages));
     WINNOW_CHECK(list.count() <= p.max_count);
     if (list.count() == 0) lists[l].push_back(0);  // of a row without a sequence: gives zeros
     slots.push_back(lists[l].data());
@@ -100,7 +92,7 @@ void WidenRows(Stream, const cuda::WidenRowsParams& p) {
         const auto* const row = static_cast<const std::byte*>(p.rows) + (head * p.head_stride + i) * row_bytes;
         std::memcpy(scales, row + codes, sizeof scales);
         for (size_t d = 0; d < codes; ++d) {
-          static_cast<uint16_t*>(p.kv)[to * codes + d] = ToBf16(static_cast<int8_t>(row[d]));
+          static_cast<uint16_t*>(p.kv)[to * codes + d] = F32ToBf16(static_cast<int8_t>(row[d]));
         }
       }
       p.key_scales[to] = scales[0];
@@ -118,7 +110,7 @@ std::vector<std::byte> NarrowRows(const cuda::PrefillAttentionParams& p) {
       const size_t at = static_cast<size_t>(head * p.kv_head_stride + i);
       std::byte* const row = rows.data() + at * row_bytes;
       for (size_t d = 0; d < codes; ++d) {
-        const float code = FromBf16(static_cast<const uint16_t*>(p.kv)[at * codes + d]);
+        const float code = Bf16ToF32(static_cast<const uint16_t*>(p.kv)[at * codes + d]);
         row[d] = static_cast<std::byte>(static_cast<int8_t>(code));
       }
       const float scales[2] = {p.key_scales[at], p.value_scales[at]};

@@ -111,13 +111,7 @@ struct Lists {
     max_count = std::max(max_count, list.count());
   }
   uint32_t Slot(const AttentionList& list, uint32_t j) const {
-    uint32_t local = j;
-    if (j >= list.sinks + list.selected_count) {
-      local = list.ring_base + (list.recent_begin + j - list.sinks - list.selected_count) % list.ring_tokens;
-    } else if (j >= list.sinks) {
-      local = list.pool_base + selected[list.selected_first + j - list.sinks];
-    }
-    return pages[list.first_page + local / kPageSlots] * kPageSlots + local % kPageSlots;
+    return list.SlotOfRow(j, selected.data(), pages.data());
   }
 };
 
