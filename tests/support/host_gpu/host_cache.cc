@@ -35,8 +35,8 @@ void AppendInt8ToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t po
   const bool begins = position % p.page_tokens == 0;
   for (size_t d = 0; d < dim; ++d) {
     const float key = static_cast<float>(codes[d]) * scale;
-    if (begins || key > FromBf16(greatest[d])) greatest[d] = RoundTowards(key, true);
-    if (begins || key < FromBf16(least[d])) least[d] = RoundTowards(key, false);
+    if (begins || key > Bf16ToF32(greatest[d])) greatest[d] = RoundTowards(key, true);
+    if (begins || key < Bf16ToF32(least[d])) least[d] = RoundTowards(key, false);
   }
 }
 
@@ -48,8 +48,8 @@ void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t positi
   uint16_t* const least = greatest + dim;
   for (size_t d = 0; d < dim; ++d) {
     const bool begins = position % p.page_tokens == 0;
-    if (begins || FromBf16(key[d]) > FromBf16(greatest[d])) greatest[d] = key[d];
-    if (begins || FromBf16(key[d]) < FromBf16(least[d])) least[d] = key[d];
+    if (begins || Bf16ToF32(key[d]) > Bf16ToF32(greatest[d])) greatest[d] = key[d];
+    if (begins || Bf16ToF32(key[d]) < Bf16ToF32(least[d])) least[d] = key[d];
   }
 }
 
@@ -75,10 +75,10 @@ void Append(Stream, const cuda::AppendParams& p) {
       if (p.bounds != nullptr) AppendToBounds(p, block, position, from);
       if (p.key_copy == nullptr) continue;
       float most = 0;
-      for (size_t d = 0; d < dim; ++d) most = std::max(most, std::abs(FromBf16(from[d])));
+      for (size_t d = 0; d < dim; ++d) most = std::max(most, std::abs(Bf16ToF32(from[d])));
       p.key_scales[row] = most > 0 ? most / 448 : 1;
       for (size_t d = 0; d < dim; ++d) {
-        static_cast<uint8_t*>(p.key_copy)[row * dim + d] = ToF8(FromBf16(from[d]) / p.key_scales[row]);
+        static_cast<uint8_t*>(p.key_copy)[row * dim + d] = ToF8(Bf16ToF32(from[d]) / p.key_scales[row]);
       }
     }
   }

@@ -9,7 +9,7 @@
 #include "kernels/cpu/scalar.h"
 #include "kernels/cuda/experts/expert_codes.h"
 #include "kernels/cuda/select/predict.h"
-#include "kernels/kernel_table.h"
+#include "tests/support/host_gpu/host_cpu.h"
 
 namespace winnow::test {
 namespace {
@@ -42,8 +42,6 @@ float Dot(const std::vector<float>& weight, const uint16_t* x) {
 }
 
 void Choose(const cuda::RouteRowsParams& p) {
-  static const KernelTable& cpu = **CpuKernels();
-  thread_local const std::unique_ptr<Executor> executor = cpu.new_executor(1);
   const ExpertMatrices& of = p.experts;
   const auto chosen = static_cast<size_t>(of.experts_per_token), rows = static_cast<size_t>(p.num_rows);
   std::vector<float> logits, weights(rows * chosen);
@@ -52,19 +50,19 @@ void Choose(const cuda::RouteRowsParams& p) {
     const float* const all = p.routed.logits + row * of.num_logits();
     logits.insert(logits.end(), all, all + of.num_experts);
   }
-  cpu.route_experts(*executor, {.logits = logits.data(),
-                                .num_rows = p.num_rows,
-                                .num_experts = of.num_experts,
-                                .experts_per_token = of.experts_per_token,
-                                .sigmoid = of.sigmoid,
-                                .correction = of.correction,
-                                .groups = of.groups,
-                                .groups_per_token = of.groups_per_token,
-                                .group_scores = of.group_scores,
-                                .normalizes = of.normalizes,
-                                .scale = of.scale,
-                                .experts = experts.data(),
-                                .weights = weights.data()});
+  Cpu().route_experts(Team(), {.logits = logits.data(),
+                               .num_rows = p.num_rows,
+                               .num_experts = of.num_experts,
+                               .experts_per_token = of.experts_per_token,
+                               .sigmoid = of.sigmoid,
+                               .correction = of.correction,
+                               .groups = of.groups,
+                               .groups_per_token = of.groups_per_token,
+                               .group_scores = of.group_scores,
+                               .normalizes = of.normalizes,
+                               .scale = of.scale,
+                               .experts = experts.data(),
+                               .weights = weights.data()});
   for (size_t row = 0; row < rows; ++row) {
     uint32_t* const to = p.routed.experts + row * of.pairs_per_row();
     float* const shares = p.routed.shares + row * of.pairs_per_row();

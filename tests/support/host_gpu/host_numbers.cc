@@ -3,38 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 namespace winnow::test {
 
-float FromBf16(uint16_t value) {
-  const uint32_t bits = static_cast<uint32_t>(value) << 16;
-  float out;
-  std::memcpy(&out, &bits, sizeof out);
+std::vector<float> ArrayFromBf16(const void* values, size_t count) {
+  std::vector<float> out(count);
+  for (size_t i = 0; i < count; ++i) out[i] = Bf16ToF32(static_cast<const uint16_t*>(values)[i]);
   return out;
 }
 
-float FromF8(uint8_t value) {
-  const int exponent = value >> 3 & 15, mantissa = value & 7;
-  const double size = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
-  return static_cast<float>(value >> 7 != 0 ? -size : size);
-}
-uint16_t ToBf16(float value) {
-  uint32_t bits;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-std::vector<float> ArrayFromBf16(const void* values, size_t count) {
-  std::vector<float> out(count);
-  for (size_t i = 0; i < count; ++i) out[i] = FromBf16(static_cast<const uint16_t*>(values)[i]);
-  return out;
-}
 void Store(const std::vector<float>& values, Dtype dtype, void* out) {
   for (size_t i = 0; i < values.size(); ++i) {
     if (dtype == Dtype::kF32) {
       static_cast<float*>(out)[i] = values[i];
     } else {
-      static_cast<uint16_t*>(out)[i] = ToBf16(values[i]);
+      static_cast<uint16_t*>(out)[i] = F32ToBf16(values[i]);
     }
   }
 }
@@ -42,7 +25,7 @@ void Store(const std::vector<float>& values, Dtype dtype, void* out) {
 uint8_t ToF8(float value) {
   static const std::array<float, 127> sizes = [] {
     std::array<float, 127> all;
-    for (size_t code = 0; code < all.size(); ++code) all[code] = FromF8(static_cast<uint8_t>(code));
+    for (size_t code = 0; code < all.size(); ++code) all[code] = Fp8ToF32(static_cast<uint8_t>(code));
     return all;
   }();
   const float size = std::abs(value);

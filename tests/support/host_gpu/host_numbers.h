@@ -4,21 +4,20 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/base/fp8.h"
 #include "common/base/kv_layout.h"
 #include "kernels/cpu/quantize.h"
+#include "kernels/cpu/scalar.h"
 #include "kernels/cuda/rows/cache.h"
 
 // Numbers as a GPU keeps them, and the keys that its kernels score.
 namespace winnow::test {
 
-float FromBf16(uint16_t value);
-uint16_t ToBf16(float value);  // rounded to nearest, ties to even
 std::vector<float> ArrayFromBf16(const void* values, size_t count);
 // As f32 or bf16.
 void Store(const std::vector<float>& values, Dtype dtype, void* out);
 
-// e4m3 without infinities: 448 is the greatest.
-float FromF8(uint8_t value);
+// The nearest e4m3 code, of which 448 is the greatest.
 uint8_t ToF8(float value);
 
 // A key of a list, as Params (of kernels that score keys) say where keys lie.
@@ -30,12 +29,12 @@ std::vector<float> KeyAt(const Params& p, const cuda::SelectionList& list, uint3
   std::vector<float> out(p.head_dim);
   for (int d = 0; d < p.head_dim; ++d) {
     if (p.keys.dtype == Dtype::kBf16) {
-      out[d] = FromBf16(reinterpret_cast<const uint16_t*>(key)[d]);
+      out[d] = Bf16ToF32(reinterpret_cast<const uint16_t*>(key)[d]);
       continue;
     }
     const float scale = p.keys.scales[(block * kBlockTokens + in_block) * p.keys.scale_stride];
     out[d] = p.keys.dtype == Dtype::kI8 ? reinterpret_cast<const int8_t*>(key)[d] * (std::isfinite(scale) ? scale : 0)
-                                        : FromF8(reinterpret_cast<const uint8_t*>(key)[d]) * scale;
+                                        : Fp8ToF32(reinterpret_cast<const uint8_t*>(key)[d]) * scale;
   }
   return out;
 }

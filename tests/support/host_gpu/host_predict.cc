@@ -6,7 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/kernel_table.h"
+#include "tests/support/host_gpu/host_cpu.h"
 #include "tests/support/host_gpu/host_exchange.h"
 
 namespace winnow::test {
@@ -15,7 +15,6 @@ namespace {
 using cuda::Stream;
 
 void RotateQueries(Stream, const cuda::RotateQueriesParams& p) {
-  const KernelTable& cpu = **CpuKernels();
   const size_t features = static_cast<size_t>(p.num_heads) * p.head_dim;
   std::vector<float> query(features);
   for (int row = 0; row < p.num_rows; ++row) {
@@ -28,27 +27,26 @@ void RotateQueries(Stream, const cuda::RotateQueriesParams& p) {
       const double factor = 1 / std::sqrt(squares / p.head_dim + p.norm_epsilon);
       for (int d = 0; d < p.head_dim; ++d) values[d] = static_cast<float>(values[d] * factor) * p.norm_weight[d];
     }
-    cpu.rotate({.q_pre_rope = query.data(),
-                .num_rows = 1,
-                .num_heads = p.num_heads,
-                .head_dim = p.head_dim,
-                .positions = p.positions + row,
-                .rope_inv_freq = p.rope.inv_freq,
-                .rope_attention_factor = p.rope.attention_factor,
-                .q = p.out + row * features});
+    Cpu().rotate({.q_pre_rope = query.data(),
+                  .num_rows = 1,
+                  .num_heads = p.num_heads,
+                  .head_dim = p.head_dim,
+                  .positions = p.positions + row,
+                  .rope_inv_freq = p.rope.inv_freq,
+                  .rope_attention_factor = p.rope.attention_factor,
+                  .q = p.out + row * features});
   }
 }
 
 void Rotate(const cuda::RopeParams& rope, uint32_t position, int head_dim, const float* query, float* out) {
-  (**CpuKernels())
-      .rotate({.q_pre_rope = query,
-               .num_rows = 1,
-               .num_heads = 1,
-               .head_dim = head_dim,
-               .positions = &position,
-               .rope_inv_freq = rope.inv_freq,
-               .rope_attention_factor = rope.attention_factor,
-               .q = out});
+  Cpu().rotate({.q_pre_rope = query,
+                .num_rows = 1,
+                .num_heads = 1,
+                .head_dim = head_dim,
+                .positions = &position,
+                .rope_inv_freq = rope.inv_freq,
+                .rope_attention_factor = rope.attention_factor,
+                .q = out});
 }
 
 void StoreQueries(Stream, const cuda::StoreQueriesParams& p) {

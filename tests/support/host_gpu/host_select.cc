@@ -29,8 +29,8 @@ std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionL
       const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
       float bound = 0;
       for (int d = 0; d < p.head_dim; ++d) {
-        bound += std::max(query[d], 0.0f) * FromBf16(greatest[d]) +
-                 std::min(query[d], 0.0f) * FromBf16(greatest[p.head_dim + d]);
+        bound += std::max(query[d], 0.0f) * Bf16ToF32(greatest[d]) +
+                 std::min(query[d], 0.0f) * Bf16ToF32(greatest[p.head_dim + d]);
       }
       best[i] = std::max(best[i], bound);
     }

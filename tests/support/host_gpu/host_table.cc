@@ -36,7 +36,7 @@ void Embed(Stream, const cuda::EmbedParams& p) {
     const auto* from =
         static_cast<const uint16_t*>(p.embedding) + static_cast<size_t>(p.token_ids[row]) * p.hidden_size;
     for (int i = 0; i < p.hidden_size; ++i) {
-      p.x[static_cast<size_t>(row) * p.hidden_size + i] = p.scale * FromBf16(from[i]);
+      p.x[static_cast<size_t>(row) * p.hidden_size + i] = p.scale * Bf16ToF32(from[i]);
     }
   }
 }
@@ -55,7 +55,7 @@ void RmsNorm(Stream, const cuda::RmsNormParams& p) {
     for (int i = 0; p.bias != nullptr && i < p.hidden_size; ++i) p.biased[from + i] = x[i] += p.bias[i];
     const float scale = p.weight == nullptr ? 1 : InverseNorm(x.data(), p.hidden_size, p.epsilon);
     auto* out = static_cast<uint16_t*>(p.out) + first;
-    for (int i = 0; i < p.hidden_size; ++i) out[i] = ToBf16(x[i] * scale * (p.weight == nullptr ? 1 : p.weight[i]));
+    for (int i = 0; i < p.hidden_size; ++i) out[i] = F32ToBf16(x[i] * scale * (p.weight == nullptr ? 1 : p.weight[i]));
   }
 }
 
@@ -158,8 +158,8 @@ void GatedMul(Stream, const cuda::GatedMulParams& p) {
       const bool f32 = p.dtype == Dtype::kF32;
       const auto* wide = static_cast<const float*>(p.gate_up);
       const auto* narrow = static_cast<const uint16_t*>(p.gate_up);
-      const float g = f32 ? wide[gate] : FromBf16(narrow[gate]), u = f32 ? wide[up] : FromBf16(narrow[up]);
-      static_cast<uint16_t*>(p.out)[row * n + i] = ToBf16(Activate(p.activation, g, u));
+      const float g = f32 ? wide[gate] : Bf16ToF32(narrow[gate]), u = f32 ? wide[up] : Bf16ToF32(narrow[up]);
+      static_cast<uint16_t*>(p.out)[row * n + i] = F32ToBf16(Activate(p.activation, g, u));
     }
   }
 }
@@ -224,7 +224,7 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
       const float value = y[static_cast<size_t>(row) * out + i];
       const size_t at = static_cast<size_t>(row * p.y_stride + i);
       if (p.y_dtype == Dtype::kBf16) {
-        static_cast<uint16_t*>(p.y)[at] = ToBf16(value);
+        static_cast<uint16_t*>(p.y)[at] = F32ToBf16(value);
       } else {
         float& sum = static_cast<float*>(p.y)[at];
         sum = p.accumulate ? sum + value : value;

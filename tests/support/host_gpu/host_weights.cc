@@ -14,6 +14,7 @@
 #include "kernels/cpu/scalar.h"
 #include "kernels/kernel_table.h"
 #include "kernels/quantized_pack.h"
+#include "tests/support/host_gpu/host_cpu.h"
 
 namespace winnow::test {
 namespace {
@@ -167,8 +168,7 @@ PackedMatrix PackedOf(const cuda::DeviceMatrix& matrix) {
   if (IsQuantized(matrix.dtype)) {
     PackCodesForCpu(matrix, packed, data);
   } else {
-    (*CpuKernels())
-        ->pack({.weight = matrix.data,
+    Cpu().pack({.weight = matrix.data,
                 .dtype = Dtype::kBf16,
                 .out_features = matrix.out_features,
                 .in_features = matrix.in_features,
