@@ -6,6 +6,7 @@
 
 #include "cache_rank/store/block_list.h"
 #include "common/base/check.h"
+#include "kernels/parallel_for.h"
 
 namespace winnow {
 namespace {
@@ -153,13 +154,7 @@ void RowTiers::CopyRuns(std::span<const Run> runs) {
     std::for_each(runs.begin(), runs.end(), copy);
     return;
   }
-  kernels_->parallel_for(
-      *executor_, static_cast<int>(runs.size()),
-      [](void* context, int index, int) {
-        const Run& run = static_cast<const Run*>(context)[index];
-        std::memcpy(run.to, run.from, run.bytes);
-      },
-      const_cast<Run*>(runs.data()));
+  ParallelForOn(*kernels_, *executor_)(runs.size(), [&](size_t i) { copy(runs[i]); });
 }
 
 }  // namespace winnow

@@ -400,11 +400,7 @@ void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> posit
     CheckGathered(layer, head, part, out + first * row_bytes);
   };
   if (team == nullptr || positions.size() < kManyRows) return gather(0, positions.size());
-  const size_t parts = (positions.size() + kScatteredRows - 1) / kScatteredRows;
-  ParallelForOn(*kernels_, *team)(parts, [&](size_t index) {
-    const size_t first = index * kScatteredRows;
-    gather(first, std::min<size_t>(kScatteredRows, positions.size() - first));
-  });
+  ForParts(ParallelForOn(*kernels_, *team), positions.size(), kScatteredRows, gather);
 }
 
 size_t SequenceKv::index_bytes() const {

@@ -53,23 +53,15 @@ void DeviceRowMover::Write(void* to, const void* host_row) {
 // All rows are staged before the first is noted, because noting may launch what was noted before.
 void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
                                const ParallelFor& threads) {
-  constexpr size_t kPartRows = 32;
   const auto* from = static_cast<const std::byte*>(host_rows);
   while (!slots.empty()) {
     MakeRoom();
     const size_t count = std::min<size_t>(slots.size(), num_done_ + max_moves_ - num_moves_);
-    const auto stage = [&](size_t part) {
-      const size_t end = std::min(count, (part + 1) * kPartRows);
-      for (size_t i = part * kPartRows; i < end; ++i) {
+    ForParts(threads, count, kCopiedTogether, [&](size_t first, size_t number) {
+      for (size_t i = first; i < first + number; ++i) {
         std::memcpy(Staged(num_moves_ + i), from + i * row_bytes_, row_bytes_);
       }
-    };
-    const size_t parts = (count + kPartRows - 1) / kPartRows;
-    if (threads != nullptr && parts > 1) {
-      threads(parts, stage);
-    } else {
-      for (size_t part = 0; part < parts; ++part) stage(part);
-    }
+    });
     for (const uint32_t slot : slots.first(count)) AddStaged(slot - first_slot);
     slots = slots.subspan(count);
     from += count * row_bytes_;

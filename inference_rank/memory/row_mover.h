@@ -24,6 +24,9 @@ struct BlockCopy {
   const void* from = nullptr;
 };
 
+// Rows that a thread copies at a time, of many that several threads copy.
+inline constexpr size_t kCopiedTogether = 32;
+
 // Moves KV rows, of a size fixed beforehand, to slots and other places in a device's memory. Moves take effect in the
 // order of the calls, before any work that is enqueued on the device after they have been flushed (by whoever enqueues
 // it). Engine thread.

@@ -70,16 +70,11 @@ void SlotPool::WriteRows(std::span<const uint32_t> slots, const std::byte* host_
   if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
     return mover->WriteRows(slots, first_slot(part), host_rows, threads_);
   }
-  constexpr size_t kPartRows = 32;
-  const auto write = [&](size_t index) {
-    const size_t end = std::min(slots.size(), (index + 1) * kPartRows);
-    for (size_t i = index * kPartRows; i < end; ++i) {
+  ForParts(threads_, slots.size(), kCopiedTogether, [&](size_t first, size_t number) {
+    for (size_t i = first; i < first + number; ++i) {
       std::memcpy(RowIn(part, slots[i]), host_rows + i * row_bytes_, row_bytes_);
     }
-  };
-  const size_t count = (slots.size() + kPartRows - 1) / kPartRows;
-  if (threads_ != nullptr && count > 1) return threads_(count, write);
-  for (size_t i = 0; i < count; ++i) write(i);
+  });
 }
 
 absl::StatusOr<std::vector<uint32_t>> SlotPool::Allocate(uint32_t pages) {
