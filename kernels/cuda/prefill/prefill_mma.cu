@@ -109,10 +109,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
   float out[kHeadDim / 8][4] = {};
   float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Of this thread's columns 8 n + lane % 4 * 2 and the next of a tile.
-  const auto scales_of = [&](const float* scales, int tile, int n) {
-    return __ldg(reinterpret_cast<const float2*>(scales + kv_head * p.kv_head_stride + tile * kTile + 8 * n) +
-                 lane % 4);
+  // This thread's columns of a tile are 8 n + lane % 4 * 2 and the next: each is multiplied with its own scale.
+  const auto scale_columns = [&](const float* scales, int tile, float(&values)[kTile / 8][4]) {
+    const float* const of_tile = scales + kv_head * p.kv_head_stride + tile * kTile;
+#pragma unroll
+    for (int n = 0; n < kTile / 8; ++n) {
+      const float2 own = __ldg(reinterpret_cast<const float2*>(of_tile + 8 * n) + lane % 4);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) values[n][i] *= i % 2 == 0 ? own.x : own.y;
+    }
   };
   int tile = mask.FirstTile();
   copy_tile(tile, 0);
@@ -136,14 +141,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
         MultiplyAdd(a, b[2], b[3], s[n / 8 + 1]);
       }
     }
-    if constexpr (kScaled) {
-#pragma unroll
-      for (int n = 0; n < kTile / 8; ++n) {
-        const float2 scales = scales_of(p.key_scales, tile, n);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] *= i % 2 == 0 ? scales.x : scales.y;
-      }
-    }
+    if constexpr (kScaled) scale_columns(p.key_scales, tile, s);
     if (mask.IsPartial(tile, mask.first + warp * 16)) {
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n) {
@@ -180,14 +178,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) PrefillMmaKernel(PrefillAttenti
         out[d][2 * r + 1] *= keep;
       }
     }
-    if constexpr (kScaled) {
-#pragma unroll
-      for (int n = 0; n < kTile / 8; ++n) {
-        const float2 scales = scales_of(p.value_scales, tile, n);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) s[n][i] *= i % 2 == 0 ? scales.x : scales.y;
-      }
-    }
+    if constexpr (kScaled) scale_columns(p.value_scales, tile, s);
 #pragma unroll
     for (int n = 0; n < kTile; n += 16) {
       const float(&low)[4] = s[n / 8];

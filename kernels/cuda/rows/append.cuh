@@ -16,6 +16,33 @@ constexpr int AppendPages(int rows_per_list, int page_tokens) {
   return (rows_per_list + page_tokens - 2) / page_tokens + 1;
 }
 
+// A page that a list's rows touch, and which of them lie in it.
+template <int kHeadDim>
+struct AppendedPage {
+  static constexpr int kLanes = kHeadDim / 8;
+
+  // The number-th page of the list, of AppendPages.
+  __device__ AppendedPage(const AppendParams& p, int list, int number)
+      : first(p.positions[list]),
+        page_begin((first / p.page_tokens + number) * p.page_tokens),
+        begin(max(first, page_begin)),
+        end(min(first + p.rows_per_list, page_begin + p.page_tokens)) {}
+  __device__ bool empty() const { return begin >= end; }
+  // Rows of the page are stored, and bounded, already.
+  __device__ bool begun() const { return begin > page_begin; }
+  __device__ uint32_t Block(const AppendParams& p, int list) const {
+    return p.blocks[p.lists[list].first_block + page_begin / kBlockTokens];
+  }
+  // Of its keys, greatest and behind them least: [2][kLanes].
+  __device__ uint4* Bounds(const AppendParams& p, uint32_t block) const {
+    return static_cast<uint4*>(p.bounds) +
+           (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) + page_begin % kBlockTokens / p.page_tokens) *
+               (2 * kLanes);
+  }
+
+  const uint32_t first, page_begin, begin, end;
+};
+
 // One warp per (list, page that the list's rows touch): it alone writes the page's bounds. Lane i holds elements
 // [8i, 8i + 8) of the key and of the value.
 template <int kHeadDim>
@@ -29,23 +56,19 @@ __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p
   constexpr int kLanes = kHeadDim / 8;
   const bool holds = lane < kLanes;
 
-  const uint32_t first = p.positions[list], last = first + p.rows_per_list;
-  const uint32_t page_begin = (first / p.page_tokens + task % pages) * p.page_tokens;
-  const uint32_t begin = max(first, page_begin), end = min(last, page_begin + p.page_tokens);
-  if (begin >= end) return;
-  const uint32_t block = p.blocks[p.lists[list].first_block + page_begin / kBlockTokens];
+  const AppendedPage<kHeadDim> page(p, list, task % pages);
+  if (page.empty()) return;
+  const uint32_t block = page.Block(p, list);
 
   __nv_bfloat162 greatest[4], least[4];
-  uint4* const bounds = static_cast<uint4*>(p.bounds) + (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) +
-                                                         page_begin % kBlockTokens / p.page_tokens) *
-                                                            (2 * kLanes);
-  const bool begun = begin > page_begin;  // rows of the page are stored already
+  uint4* const bounds = page.Bounds(p, block);
+  const bool begun = page.begun();
   if (p.bounds != nullptr && begun && holds) {
     *reinterpret_cast<uint4*>(greatest) = bounds[lane];
     *reinterpret_cast<uint4*>(least) = bounds[kLanes + lane];
   }
-  for (uint32_t position = begin; position < end; ++position) {
-    const size_t row = static_cast<size_t>(list) * p.rows_per_list + (position - first);
+  for (uint32_t position = page.begin; position < page.end; ++position) {
+    const size_t row = static_cast<size_t>(list) * p.rows_per_list + (position - page.first);
     const size_t stored = static_cast<size_t>(block) * kBlockTokens + position % kBlockTokens;
     uint4* to = static_cast<uint4*>(p.row_pool) + stored * (2 * kLanes);
     const uint4* from = p.rows == nullptr ? to : static_cast<const uint4*>(p.rows) + row * (2 * kLanes);
@@ -61,7 +84,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p
     if (p.bounds != nullptr) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const bool fresh = !begun && position == begin;
+        const bool fresh = !begun && position == page.begin;
         greatest[i] = fresh ? key[i] : __hmax2(greatest[i], key[i]);
         least[i] = fresh ? key[i] : __hmin2(least[i], key[i]);
       }

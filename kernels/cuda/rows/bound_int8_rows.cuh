@@ -27,22 +27,18 @@ __global__ void __launch_bounds__(kAppendWarps * 32) BoundInt8Rows(const AppendP
   const int list = task / pages;
   constexpr int kLanes = kHeadDim / 8;
   if (list >= p.num_lists || lane >= kLanes) return;
-  const uint32_t first = p.positions[list], last = first + p.rows_per_list;
-  const uint32_t page_begin = (first / p.page_tokens + task % pages) * p.page_tokens;
-  const uint32_t begin = max(first, page_begin), end = min(last, page_begin + p.page_tokens);
-  if (begin >= end) return;
-  const uint32_t block = p.blocks[p.lists[list].first_block + page_begin / kBlockTokens];
+  const AppendedPage<kHeadDim> page(p, list, task % pages);
+  if (page.empty()) return;
+  const uint32_t block = page.Block(p, list);
 
   __nv_bfloat162 greatest[4], least[4];
-  uint4* const bounds = static_cast<uint4*>(p.bounds) + (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) +
-                                                         page_begin % kBlockTokens / p.page_tokens) *
-                                                            (2 * kLanes);
-  bool begun = begin > page_begin;  // rows of the page are bounded already
+  uint4* const bounds = page.Bounds(p, block);
+  bool begun = page.begun();
   if (begun) {
     *reinterpret_cast<uint4*>(greatest) = bounds[lane];
     *reinterpret_cast<uint4*>(least) = bounds[kLanes + lane];
   }
-  for (uint32_t position = begin; position < end; ++position) {
+  for (uint32_t position = page.begin; position < page.end; ++position) {
     const size_t stored = static_cast<size_t>(block) * kBlockTokens + position % kBlockTokens;
     const uint2 codes = static_cast<const uint2*>(p.row_pool)[stored * (2 * kLanes) + lane];
     const float own = p.row_scales[2 * stored], scale = own < INFINITY ? own : 0;
