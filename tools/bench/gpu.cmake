@@ -19,6 +19,7 @@ add_executable(winnow-gpu-check
   gpu/checks/digest_check.cc
   gpu/elementwise_section.cc
   gpu/engine_section.cc
+  gpu/checks/experts_check.cc
   gpu/experts_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
