@@ -50,7 +50,9 @@ std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionL
     take(begin, end);
     held += end - begin;
   }
-  for (uint32_t row = 0; row < list.num_keys; ++row) scored[row] = granules[row / kGranule];
+  // The newest rows, which fill no granule yet, take no part in the softmaxes.
+  const uint32_t scored_end = list.num_keys / kGranule * kGranule;
+  for (uint32_t row = 0; row < list.num_keys; ++row) scored[row] = row < scored_end && granules[row / kGranule];
   return scored;
 }
 

@@ -98,51 +98,53 @@ TEST_F(SelectionReferenceTest, RowsOfPagesThatAreNoCandidatesAreWrong) {
   EXPECT_NE(CheckFirst(16, Order()), "") << "the best rows lie in many pages";
 }
 
-// What SelectHead selects is right by the reference.
-class SelectHeadReferenceTest : public testing::TestWithParam<std::tuple<Scorer, Policy, uint64_t>> {};
+// What SelectHead selects is right by the reference, whether or not the newest rows fill a group of keys.
+class SelectHeadReferenceTest
+    : public testing::TestWithParam<std::tuple<std::pair<Scorer, Policy>, uint64_t, uint32_t>> {};
 
 TEST_P(SelectHeadReferenceTest, TheCpuBackendsSelectionIsRight) {
-  const auto& [scorer, policy, seed] = GetParam();
+  const auto& [choice, seed, position] = GetParam();
   SelectionSpec spec = test::SmallSpec(Predictor::kExact);
-  spec.scorer = scorer;
-  spec.policy = policy;
+  spec.scorer = choice.first;
+  spec.policy = choice.second;
   spec.epsilon = 0.2f;
   spec.page_tokens = 16;
   spec.candidate_factor = 3;
   spec.min_candidate_tokens = 0;
   const ServedShape shape = test::SmallShape(1);
   const int group = shape.layout.group_size(), dim = shape.layout.head_dim;
-  const test::StoredKeys stored(shape, seed, kPosition, 7, IndexLayoutFor(spec));
+  const test::StoredKeys stored(shape, seed, position, 7, IndexLayoutFor(spec));
   std::vector<float> queries;
   for (int i = 0; i < group * dim; ++i) queries.push_back(4 * test::Noise(seed + 100, i));
   SelectScratch scratch;
   std::vector<std::vector<uint32_t>> lists(1);
   SelectHead(*CpuKernels().value(), shape.model,
              {.spec = &spec,
-              .position = kPosition,
+              .position = position,
               .budget_tokens = kBudget,
               .index = stored.kv.index(0, 0),
               .first_query_head = 0,
               .target = queries.data()},
              scratch, lists);
   SelectionReference reference{.spec = &spec,
-                               .position = kPosition,
+                               .position = position,
                                .budget = kBudget,
                                .queries = queries.data(),
                                .group = group,
                                .head_dim = dim,
                                .scale = shape.model.attention_scale,
                                .query_rounding = 0x1p-20};
-  for (const test::Vector& key : stored.Keys(0, kPosition)) reference.keys.emplace_back(key.begin(), key.end());
+  for (const test::Vector& key : stored.Keys(0, position)) reference.keys.emplace_back(key.begin(), key.end());
   EXPECT_EQ(reference.Check(lists[0]), "");
 }
 
 INSTANTIATE_TEST_SUITE_P(, SelectHeadReferenceTest,
-                         testing::Values(std::tuple{Scorer::kToken, Policy::kTopK, 1},
-                                         std::tuple{Scorer::kToken, Policy::kMass, 2},
-                                         std::tuple{Scorer::kPageMinmax, Policy::kTopK, 3},
-                                         std::tuple{Scorer::kTwoStage, Policy::kTopK, 4},
-                                         std::tuple{Scorer::kTwoStage, Policy::kTopK, 5}));
+                         testing::Combine(testing::Values(std::pair{Scorer::kToken, Policy::kTopK},
+                                                          std::pair{Scorer::kToken, Policy::kMass},
+                                                          std::pair{Scorer::kPageMinmax, Policy::kTopK},
+                                                          std::pair{Scorer::kTwoStage, Policy::kTopK},
+                                                          std::pair{Scorer::kTwoStage, Policy::kMass}),
+                                          testing::Values(5, 8), testing::Values(kPosition, kPosition + 11)));
 
 }  // namespace
 }  // namespace winnow

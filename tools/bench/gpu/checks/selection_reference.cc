@@ -125,13 +125,17 @@ bool MayPassOver(GroupAggregation aggregation, double outside, double inside, do
 // What is known of the first stage: rows that are candidates, and rows that roundings may have made ones.
 struct Candidates {
   std::vector<bool> certain, possible;  // by row
+  // Rows that are scored beside them end here. Where pages leave candidates, keys are scored in whole groups, and the
+  // newest rows, which fill none yet, take no part in the softmaxes.
+  uint32_t scored_end = 0;
 };
 Candidates FindCandidates(const SelectionReference& r, uint32_t first, uint32_t last) {
   const SelectionSpec& spec = *r.spec;
   const uint64_t rows = CandidateTokens(spec, r.budget);
   const bool all = spec.scorer != Scorer::kTwoStage || ScoresAllOf(spec, last - first, r.budget);
-  Candidates found{std::vector<bool>(last, all), std::vector<bool>(last, all)};
+  Candidates found{std::vector<bool>(last, all), std::vector<bool>(last, all), r.position};
   if (all) return found;
+  found.scored_end = r.position / kKeyGroup * kKeyGroup;
   const UnitScores pages = ScorePages(r);
   const uint32_t page = spec.page_tokens, end = last / page;
   std::vector<double> best(end, -kInfinity);
@@ -185,8 +189,10 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
   const Candidates candidates = FindCandidates(*this, first, last);
   const bool by_pages = spec->scorer == Scorer::kPageMinmax || spec->scorer == Scorer::kPageCuboid;
   const UnitScores units = by_pages ? ScorePages(*this) : ScoreRows(*this);
-  const std::vector<double> importance =
-      Importance(*this, units, [&](size_t j) { return by_pages || j < first || j >= last || candidates.possible[j]; });
+  const auto scored = [&](size_t j) {
+    return by_pages || j < first || (j < last ? candidates.possible[j] : j < candidates.scored_end);
+  };
+  const std::vector<double> importance = Importance(*this, units, scored);
   const auto of = [&](uint32_t row) { return importance[by_pages ? row / spec->page_tokens : row]; };
   std::vector<bool> is_selected(last);
   double least = kInfinity, held = 0;
@@ -205,7 +211,7 @@ std::string SelectionReference::Check(const std::vector<uint32_t>& selected) con
   }
   if (by_mass) {
     double fixed = 0;
-    for (uint32_t j = 0; j < position; ++j) fixed += j < first || j >= last ? importance[j] : 0;
+    for (uint32_t j = 0; j < candidates.scored_end; ++j) fixed += j < first || j >= last ? importance[j] : 0;
     const double target = (1 - double{spec->epsilon}) * group, error = std::exp(2 * delta);
     if (selected.size() < most && (fixed + held) * error < target) {
       return absl::StrFormat("%d rows hold %.5f instead of %.5f", selected.size(), (fixed + held) / group,
