@@ -47,6 +47,9 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
   using Exchange = typename Shape::Exchange;
   using Base::FirstTile, Base::Lane, Base::Pair, Base::Quad, Base::Warp;
 
+  // What the largest weight of a warp's rows, with the scale of its value, becomes.
+  static constexpr float kMostWeight = kDtype == Dtype::kI8 ? kMost16Bits : 1;
+
   // Scores this warp's rows; `left` counts the rows from the chunk's first to the list's last.
   __device__ void Score(const unsigned char* stage, uint32_t left, Exchange& exchange) {
     constexpr int kTiles = Shape::kWarpRowTiles;
@@ -98,18 +101,30 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
         largest = fmaxf(largest, fmaxf(fabsf(value_scale[t][0]), fabsf(value_scale[t][1])));
       }
       largest = MaxOverQuads(largest);
-      const float inverse = largest > 0 ? 1 / largest : 0.0f;
+      if constexpr (kDtype == Dtype::kI8) {
+        // Integers hold no NaN: with the scale of one value it goes to all that the warp's rows give.
+        bool is_spoilt = false;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t)
+          is_spoilt |= value_scale[t][0] != value_scale[t][0] || value_scale[t][1] != value_scale[t][1];
+        if (__any_sync(~0u, is_spoilt)) largest = NAN;
+      }
+      const float inverse = largest > 0 ? kMostWeight / largest : 0.0f;
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) s[t][i] *= value_scale[t][i / 2] * inverse;
       }
-      if (Lane() == 0) exchange.value_scale[Warp()] = largest;
+      if (Lane() == 0) exchange.value_scale[Warp()] = largest * (1 / kMostWeight);
     }
+    if constexpr (kDtype == Dtype::kI8) {
+      reinterpret_cast<uint4*>(exchange.weights[Warp()])[Lane()] = PackInt8Weights(s);
+    } else {
 #pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      exchange.weights[Warp()][t][Lane()] =
-          make_uint2(TransposeTile(Fragment::Pack(s[t][0], s[t][1])), TransposeTile(Fragment::Pack(s[t][2], s[t][3])));
+      for (int t = 0; t < kTiles; ++t) {
+        exchange.weights[Warp()][t][Lane()] = make_uint2(TransposeTile(Fragment::Pack(s[t][0], s[t][1])),
+                                                         TransposeTile(Fragment::Pack(s[t][2], s[t][3])));
+      }
     }
     if (Quad() == 0) {
       *reinterpret_cast<float2*>(&exchange.m[Warp()][2 * Pair()]) = make_float2(m[0], m[1]);

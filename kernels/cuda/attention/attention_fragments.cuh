@@ -10,9 +10,10 @@
 namespace winnow::cuda {
 
 // Operands of mma.m16n8k16: keys, or elements of V, on the M side, the group's queries on the N side. In a warp, `quad`
-// is lane / 4 and `pair` lane % 4. Products are of bf16 where rows are, else of f16, which holds every value of fp8,
-// int8 and int4 exactly. Which element of head_dim an operand's k index (of K) or m index (of V) stands for is chosen
-// so that a 32-bit word of a row widens into whole operands.
+// is lane / 4 and `pair` lane % 4. Products are of bf16 where rows are, of integers where they are
+// int8 (attention_int8.cuh), else of f16, which holds every value of fp8 and int4 exactly. Which element of head_dim an
+// operand's k index (of K) or m index (of V) stands for is chosen so that a 32-bit word of a row widens into whole
+// operands.
 
 // 8x8 tiles of 16-bit units in shared memory, rows of 16 bytes at the addresses of lanes 0..8n-1. A lane gets units
 // 2 pair and 2 pair + 1 of row `quad`; transposed, unit `quad` of rows 2 pair and 2 pair + 1.
@@ -88,26 +89,20 @@ struct Fragments {
 
   // f16 pairs of the bytes 0, 2 and 1, 3 of a word.
   __device__ static void WidenBytes(uint32_t word, uint32_t& even, uint32_t& odd) {
-    if constexpr (kDtype == Dtype::kI8) {  // 0x6400 | u is 1024 + u
-      const uint32_t u = word ^ 0x80808080u;
-      even = Subtract((u & 0x00ff00ffu) | 0x64006400u, 0x64806480u);
-      odd = Subtract(__byte_perm(u, 0x64646464u, 0x4341), 0x64806480u);
-    } else {
-      const uint32_t sorted = __byte_perm(word, 0, 0x3120);
+    const uint32_t sorted = __byte_perm(word, 0, 0x3120);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-      asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; cvt.rn.f16x2.e4m3x2 %1, hi;}"
-          : "=r"(even), "=r"(odd)
-          : "r"(sorted));
+    asm("{.reg .b16 lo, hi; mov.b32 {lo, hi}, %2; cvt.rn.f16x2.e4m3x2 %0, lo; cvt.rn.f16x2.e4m3x2 %1, hi;}"
+        : "=r"(even), "=r"(odd)
+        : "r"(sorted));
 #else
-      const auto widen = [](uint32_t bytes_at_top) {  // exponents are biased by 7 here and by 15 there
-        const uint32_t bits = (bytes_at_top & 0x80008000u) | ((bytes_at_top & 0x7f007f00u) >> 1);
-        const __half2 wide = __hmul2(reinterpret_cast<const __half2&>(bits), __half2half2(__float2half(256.0f)));
-        return reinterpret_cast<const uint32_t&>(wide);
-      };
-      even = widen(__byte_perm(sorted, 0, 0x1404));
-      odd = widen(__byte_perm(sorted, 0, 0x3424));
+    const auto widen = [](uint32_t bytes_at_top) {  // exponents are biased by 7 here and by 15 there
+      const uint32_t bits = (bytes_at_top & 0x80008000u) | ((bytes_at_top & 0x7f007f00u) >> 1);
+      const __half2 wide = __hmul2(reinterpret_cast<const __half2&>(bits), __half2half2(__float2half(256.0f)));
+      return reinterpret_cast<const uint32_t&>(wide);
+    };
+    even = widen(__byte_perm(sorted, 0, 0x1404));
+    odd = widen(__byte_perm(sorted, 0, 0x3424));
 #endif
-    }
   }
   // f16 pairs of the nibbles 0, 4 and 1, 5 of a word.
   __device__ static void WidenNibbles(uint32_t word, uint32_t& even, uint32_t& odd) {

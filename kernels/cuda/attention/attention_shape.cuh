@@ -46,7 +46,7 @@ struct DecodeShape {
 
   // What the warps tell each other of a chunk; two of them, in turn.
   struct Exchange {
-    uint2 weights[kWorkWarps][kWarpRowTiles][32];  // as the product with V takes them
+    alignas(16) uint2 weights[kWorkWarps][kWarpRowTiles][32];  // as the product with V takes them
     float m[kWorkWarps][kMaxGroup];
     float l[kWorkWarps][kMaxGroup];
     float value_scale[kWorkWarps];

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "tools/bench/gpu/attention_bench.h"
@@ -144,7 +145,9 @@ Answer Run(GpuContext& gpu, DecodeAttentionParams params) {
 // Queries are exact in bf16 here, so scores err by what sums of head_dim products in f32 do, head_dim 2^-23 of the sum
 // of magnitudes (and 2^-14 |q| |k| / 2^11 for query elements that are subnormal in f16, far less). An error d of all
 // scores moves each weight by a factor e^(2d). Weights are rounded to bf16 (2^-8) or f16 (2^-11, and of small ones
-// 2^-25 of the largest in a tile of 16 rows), sums over the list are of relative 2^-20.
+// 2^-25 of the largest in a tile of 16 rows), sums over the list are of relative 2^-20. With rows of int8 queries are
+// integers, to half a 32,767th of their largest element, and weights, with the scales of their values, to as much of
+// the largest of 32 rows.
 struct Errors {
   double out = 0, lse = 0;
   void Take(double& worst, double error) {
@@ -164,21 +167,33 @@ Errors Compare(const Pool& pool, const Lists& lists, const DecodeAttentionParams
     const uint32_t count = list.count();
     scores.assign(count, 0);
     double score_error = 0, max_score = -INFINITY;
+    double largest_query = 0;
+    for (int d = 0; d < head_dim; ++d) largest_query = std::max<double>(largest_query, std::fabs(query[d]));
+    const double query_error = params.kv_dtype == Dtype::kI8 ? largest_query / 65534 : 0;
     for (uint32_t j = 0; j < count; ++j) {
       const float* k = &pool.values[size_t{lists.Slot(list, j)} * 2 * head_dim];
-      double dot = 0, magnitude = 0;
+      double dot = 0, magnitude = 0, key_sum = 0;
       for (int d = 0; d < head_dim; ++d) {
+        key_sum += std::fabs(k[d]);
         dot += double{query[d]} * k[d];
         magnitude += std::fabs(double{query[d]} * k[d]);
       }
       scores[j] = dot * params.scale;
-      score_error = std::max(score_error, magnitude * params.scale * head_dim * 0x1p-23);
+      score_error = std::max(score_error, (magnitude * head_dim * 0x1p-23 + key_sum * query_error) * params.scale);
       max_score = std::max(max_score, scores[j]);
     }
     double total = 0, largest = 0;
     std::fill(sum.begin(), sum.end(), 0);
     std::fill(magnitudes.begin(), magnitudes.end(), 0);
+    // Of 32 rows: the largest weight with its value's scale, and the sum of codes by element.
+    std::vector<double> coarse(head_dim), codes(head_dim);
+    double heaviest = 0;
+    const auto end_rows = [&] {
+      for (int d = 0; d < head_dim; ++d) coarse[d] += heaviest / 65534 * std::exchange(codes[d], 0);
+      heaviest = 0;
+    };
     for (uint32_t j = 0; j < count; ++j) {
+      if (j % 32 == 0) end_rows();
       const double p = std::exp(scores[j] - max_score);
       const float* v = &pool.values[size_t{lists.Slot(list, j)} * 2 * head_dim + head_dim];
       total += p;
@@ -187,12 +202,18 @@ Errors Compare(const Pool& pool, const Lists& lists, const DecodeAttentionParams
         magnitudes[d] += p * std::fabs(v[d]);
         largest = std::max<double>(largest, std::fabs(v[d]));
       }
+      double scale = 0;
+      for (int d = 0; d < head_dim; ++d) scale = std::max<double>(scale, std::fabs(v[d]) / 127);
+      heaviest = std::max(heaviest, p * scale);
+      for (int d = 0; d < head_dim && scale > 0; ++d) codes[d] += std::fabs(v[d]) / scale;
     }
+    end_rows();
     if (!sinks.empty()) total += std::exp(sinks[head % params.num_query_heads] - max_score);
     const double rounding = (params.kv_dtype == Dtype::kBf16 ? 0x1p-8 : 0x1p-11) + 2 * score_error + 0x1p-18;
     for (int d = 0; d < head_dim; ++d) {
       const double expected = count == 0 ? 0 : sum[d] / total;
       double allowed = count == 0 ? 0 : rounding * magnitudes[d] / total + 0x1p-22 * largest;
+      if (count > 0 && params.kv_dtype == Dtype::kI8) allowed += coarse[d] / total;
       if (params.out_dtype == Dtype::kBf16) allowed += 0x1p-8 * std::fabs(expected);
       const double error = std::fabs(answer.out[head * head_dim + d] - expected);
       errors.Take(errors.out, error == 0 ? 0 : error / allowed);
