@@ -21,14 +21,8 @@ __device__ inline uint32_t CodeFactor(uint32_t scale) {
 // Values 2 j and 2 j + 1 of a word.
 template <int j>
 __device__ inline uint32_t CodePair(uint32_t word, uint32_t factor) {
-  uint32_t bits;
-  if constexpr (j < 3) {
-    bits = word << (3 * j) & 0x81c081c0u;
-  } else {
-    bits = (word << 1 & 0x80008000u) | (word >> 5 & 0x01000100u) | (word >> 4 & 0x00c000c0u);
-  }
   uint32_t out;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(bits), "r"(factor), "r"(0x80008000u));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(ExpertPairBits(word, j)), "r"(factor), "r"(0x80008000u));
   return out;
 }
 

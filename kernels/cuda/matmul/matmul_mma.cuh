@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/matmul/matmul_codes.h"
+
 // Tensor-core fragments of y^T = W x^T: W on the M side (16 output features), rows of x on the N side (8), 16 of k.
 namespace winnow::cuda {
 
@@ -23,25 +25,15 @@ __device__ inline void MultiplyAccumulate(float (&sums)[4], const uint32_t (&a)[
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two e4m3 values, each in the high byte of its half word, to bf16: sign, exponent and mantissa go to their places in
-// the bf16, which is then 2^120 too small as the exponents' biases are 7 and 127. Exact, subnormals too; NaN is not
-// kept (`pack` makes none).
-__device__ inline uint32_t F8PairToBf16(uint32_t high_bytes, uint32_t shifted_right_by_4) {
-  const uint32_t bits = (high_bytes & 0x80008000u) | (shifted_right_by_4 & 0x07f007f0u);
+// A word of e4m3 (matmul_codes.h), to bf16. Exact, subnormals too; NaN is not kept (`pack` makes none).
+__device__ inline uint32_t F8PairToBf16(uint32_t pair) {
   uint32_t out;
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(bits), "r"(0x7b807b80u), "r"(0x80008000u));
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(pair), "r"(0x7b807b80u), "r"(0x80008000u));
   return out;
 }
-
-// `pack` orders the 16 weights of a k step so that the four bytes of a lane, at 4 * (lane % 4), are the weights
-// 2c, 2c + 8, 2c + 1, 2c + 9 (c = lane % 4): just what the lane needs for both halves of the step.
-__device__ __host__ inline int F8PackedPlace(int k) {
-  const int half = k % 16 / 8, pair = k % 8 / 2, odd = k % 2;
-  return k / 16 * 16 + 4 * pair + 2 * odd + half;
-}
-__device__ inline void UnpackF8(uint32_t bytes, uint32_t& low_k, uint32_t& high_k) {
-  low_k = F8PairToBf16(bytes << 8, bytes << 4);
-  high_k = F8PairToBf16(bytes, bytes >> 4);
+__device__ inline void UnpackF8(uint32_t word, uint32_t& low_k, uint32_t& high_k) {
+  low_k = F8PairToBf16(F8FirstPair(word));
+  high_k = F8PairToBf16(F8SecondPair(word));
 }
 
 // The scale of a group of int4 weights is an f32 whose lowest bits are the group's zero, 0 to 16.
@@ -55,8 +47,9 @@ __device__ inline uint32_t MinusI4Zeros(uint32_t zero) {
 // The codes in bits 0 to 3 and 16 to 19 less their zero, to bf16: as the lowest bits of the mantissa of 128 they are
 // 128 + code, and the difference is exact. minus_zeros: MinusI4Zeros.
 __device__ inline uint32_t I4PairToBf16(uint32_t codes, uint32_t minus_zeros) {
-  const uint32_t bits = (codes & 0x000f000fu) | 0x43004300u;
-  uint32_t out;
+  // (codes & mask) | 128: an instruction takes one constant of its own, so that the compiler makes two of this.
+  uint32_t mask = 0x000f000fu, bits, out;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(bits) : "r"(codes), "r"(mask), "r"(0x43004300u));
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(bits), "r"(0x3f803f80u), "r"(minus_zeros));
   return out;
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/matmul/matmul_codes.h"
 #include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
@@ -26,10 +27,19 @@ __device__ inline uint8_t NearestF8(float value) {
   return static_cast<uint8_t>(__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3));
 }
 
-// One block a row of W: bf16 [in_features] to e4m3 in the order of F8PackedPlace, and the row's scale.
+// Word `word` of a row that is packed; code(k) gives the code of an input.
+template <typename Code>
+__device__ inline uint32_t F8Word(int word, const Code& code) {
+  uint32_t bits = 0;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) bits |= F8Bits(i, code(F8Input(word, i)));
+  return bits;
+}
+
+// One block a row of W: bf16 [in_features] to e4m3, and the row's scale.
 __global__ void PackF8Kernel(const __nv_bfloat16* row_major, int in_features, uint8_t* packed, float* scales) {
   const __nv_bfloat16* row = row_major + int64_t{blockIdx.x} * in_features;
-  uint8_t* out = packed + int64_t{blockIdx.x} * in_features;
+  auto* const out = reinterpret_cast<uint32_t*>(packed + int64_t{blockIdx.x} * in_features);
   float largest = 0;
   for (int k = threadIdx.x; k < in_features; k += blockDim.x) largest = fmaxf(largest, fabsf(__bfloat162float(row[k])));
   __shared__ float of_warps[32];
@@ -41,16 +51,10 @@ __global__ void PackF8Kernel(const __nv_bfloat16* row_major, int in_features, ui
   for (int warp = 0; warp < static_cast<int>(blockDim.x) / 32; ++warp) largest = fmaxf(largest, of_warps[warp]);
   const float scale = F8Scale(largest);
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
-  for (int k = threadIdx.x; k < in_features; k += blockDim.x) {
-    const float value = __bfloat162float(row[k]) / scale;
-    out[F8PackedPlace(k)] = NearestF8(value);
-  }
+  const auto code = [&](int k) { return NearestF8(__bfloat162float(row[k]) / scale); };
+  for (int word = threadIdx.x; word < in_features / 4; word += blockDim.x) out[word] = F8Word(word, code);
 }
 
-// The code of input k in a row that is packed.
-__device__ inline void StoreF8(uint8_t* row, int k, uint8_t code) {
-  row[F8PackedPlace(k)] = code;
-}
 // Of inputs that share a byte: the one in the low bits, and the other. `byte` counts the bytes of a row.
 __device__ inline int2 I4InputsOf(int byte) {
   const int base = byte / 16 * 32 + byte % 16 / 4 * 2, nibble = byte % 4 * 2;
@@ -107,8 +111,9 @@ __global__ void PackGroupsKernel(const __nv_bfloat16* row_major, uint8_t* packed
     const float scale = F8Scale(largest);
     if (lane == 0) target.scales[place] = scale;
     for (int row = 0; row < rows; ++row) {
-      uint8_t* const out = packed + int64_t{owner.out + row} * in;
-      for (int k = begin + lane; k < end; k += 32) StoreF8(out, k, NearestF8(weight(row, k) / scale));
+      auto* const out = reinterpret_cast<uint32_t*>(packed + int64_t{owner.out + row} * in);
+      const auto code = [&](int k) { return NearestF8(weight(row, k) / scale); };
+      for (int word = begin / 4 + lane; word < end / 4; word += 32) out[word] = F8Word(word, code);
     }
   } else {
     const float scale = WithZero(largest / 7, 0);
@@ -125,19 +130,23 @@ __global__ void PackGroupsKernel(const __nv_bfloat16* row_major, uint8_t* packed
   }
 }
 
-// A thread a byte of what is packed: codes [out, in] of one byte each.
+// A thread a word of what is packed: codes [out, in] of one byte each.
 template <int kBits>
-__global__ void PackCodesKernel(const uint8_t* codes, int in_features, int64_t bytes, uint8_t* packed) {
+__global__ void PackCodesKernel(const uint8_t* codes, int in_features, int64_t words, uint32_t* packed) {
   const int64_t at = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (at >= bytes) return;
-  const int row_bytes = in_features * kBits / 8;
-  const int64_t row = at / row_bytes;
-  const uint8_t* const from = codes + row * in_features;
+  if (at >= words) return;
+  const int row_words = in_features * kBits / 32, word = static_cast<int>(at % row_words);
+  const uint8_t* const from = codes + at / row_words * in_features;
   if constexpr (kBits == 8) {
-    StoreF8(packed + row * in_features, static_cast<int>(at % row_bytes), codes[at]);
+    packed[at] = F8Word(word, [&](int k) { return from[k]; });
   } else {
-    const int2 inputs = I4InputsOf(static_cast<int>(at % row_bytes));
-    packed[at] = static_cast<uint8_t>((from[inputs.x] & 15) | from[inputs.y] << 4);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int byte = 0; byte < 4; ++byte) {
+      const int2 inputs = I4InputsOf(word * 4 + byte);
+      bits |= static_cast<uint32_t>((from[inputs.x] & 15) | (from[inputs.y] & 15) << 4) << (8 * byte);
+    }
+    packed[at] = bits;
   }
 }
 
@@ -242,11 +251,11 @@ void PackGroups(Stream stream, const void* row_major, const DeviceMatrix& matrix
 }
 
 void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix) {
-  auto* const packed = static_cast<uint8_t*>(const_cast<void*>(matrix.data));
-  const auto bytes =
-      static_cast<int64_t>(DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features));
+  auto* const packed = static_cast<uint32_t*>(const_cast<void*>(matrix.data));
+  const auto words =
+      static_cast<int64_t>(DtypeBytes(matrix.dtype, static_cast<size_t>(matrix.out_features) * matrix.in_features) / 4);
   const auto pack = matrix.dtype == Dtype::kF8 ? PackCodesKernel<8> : PackCodesKernel<4>;
-  pack<<<Blocks(bytes, 256), 256, 0, stream>>>(codes.codes, matrix.in_features, bytes, packed);
+  pack<<<Blocks(words, 256), 256, 0, stream>>>(codes.codes, matrix.in_features, words, packed);
   if (matrix.group_size == 0) {
     cudaMemcpyAsync(const_cast<float*>(matrix.scales), codes.scales, matrix.out_features * sizeof(float),
                     cudaMemcpyDeviceToDevice, stream);
