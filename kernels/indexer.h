@@ -18,6 +18,8 @@ struct IndexerScoreParams {
   float* scores = nullptr;   // [num_keys]; what is not a number becomes 0
   float* scratch = nullptr;  // IndexerScratchFloats
 };
+// Added to the variance of index keys, whatever a model adds to that of its other norms.
+inline constexpr float kIndexNormEpsilon = 1e-6f;
 inline constexpr int kIndexerRun = 512;  // keys that are scored together
 constexpr size_t IndexerScratchFloats(int num_heads) {
   return static_cast<size_t>(num_heads) * kIndexerRun;

@@ -145,6 +145,9 @@ void CudaForward::EnqueueProjections(int layer, int num_rows, const DecodeKv& kv
   RopeOutputs outputs = Published(published.kv_rows, published.q_pre_rope);
   if (ahead) outputs = ToSlots(outputs, places_ + static_cast<size_t>(layer) * num_rows * config_.num_kv_heads);
   layers_->Rope(stream_, DevicePhase::kDecode, layer, num_rows, outputs);
+  if (const size_t floats = stages_->index_query_floats(); floats > 0) {
+    device_->CopyAsync(published.index_queries, layers_->index_queries(), num_rows * floats * sizeof(float), stream_);
+  }
   stage.projected->Record(stream_);
   stage.moves_before = mover_->num_launched();
 }
@@ -163,6 +166,7 @@ bool CudaForward::PublishLayer(int layer, DecodeKv& kv) {
               .prediction_layer = layer + lookahead_,
               .hidden = kv.NeedsHidden(layer) ? published.hidden : nullptr,
               .hidden_size = config_.hidden_size,
+              .index_queries = stages_->index_query_floats() > 0 ? published.index_queries : nullptr,
               .rows_are_resident = may_run_ahead_ && kv.SlotsComeFirst(layer)});
   return true;
 }

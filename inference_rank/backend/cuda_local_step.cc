@@ -37,7 +37,11 @@ uint32_t CudaLocalStep::MaxListRows(const Shape& shape) {
 }
 
 CudaLocalStep::CudaLocalStep(cuda::Device& device, CudaForward& forward, const Shape& shape)
-    : device_(device), forward_(forward), shape_(shape), positions_(shape.max_rows, cuda::kNoPosition) {}
+    : device_(device),
+      forward_(forward),
+      shape_(shape),
+      positions_(shape.max_rows, cuda::kNoPosition),
+      index_budgets_(shape.max_rows) {}
 
 absl::StatusOr<std::unique_ptr<CudaLocalStep>> CudaLocalStep::Create(cuda::Device& device, CudaForward& forward,
                                                                      const cuda::DeviceMemory& slot_memory,
@@ -99,6 +103,10 @@ absl::Status CudaLocalStep::WarmUp() {
     num_rows_ = std::min(bucket, shape_.max_rows);
     WINNOW_RETURN_IF_ERROR(Step());
     graph_->DrawTokens(num_rows_, {});
+    if (shape_.index_top_k > 0) {
+      WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, Variant(/*indexes=*/true)));
+      graph_->DrawTokens(num_rows_, {});
+    }
     if (bucket >= shape_.max_rows) break;
   }
   if (selection_ != nullptr) WINNOW_RETURN_IF_ERROR(selection_->PrepareGraphs());
@@ -117,7 +125,12 @@ absl::Status CudaLocalStep::BeginSelections() {
 
 // Of the rows that rows_at_ names.
 absl::Status CudaLocalStep::Step() {
-  if (selection_ == nullptr) return graph_->Step(num_rows_);
+  if (selection_ == nullptr) {
+    const bool indexes = std::any_of(rows_at_.begin(), rows_at_.end(), [&](const LocalSelection::RowAt& at) {
+      return index_budgets_[at.row] > 0 && at.position >= index_budgets_[at.row];
+    });
+    return graph_->Step(num_rows_, Variant(indexes));
+  }
   const int bucket_rows = std::min(DecodeGraph::BucketFor(num_rows_), shape_.max_rows);
   return graph_->Step(num_rows_, selection_->VariantOf(rows_at_, bucket_rows));
 }
@@ -128,14 +141,30 @@ CudaLocalStep::~CudaLocalStep() {
 
 absl::Status CudaLocalStep::Serves(const SelectionSpec& spec) const {
   if (IsDense(spec)) return absl::OkStatus();
+  if (SelectsFromAll(spec) && shape_.index_top_k > 0) return ServesIndexed(spec);
   if (!shape_.selection.has_value()) return absl::FailedPreconditionError("rows are selected by the cache ranks");
   return LocalSelection::Serves(forward_.layers().table(), *shape_.selection, spec);
+}
+
+// What the scorer leaves open (CheckIndexer in common/selection/validate.cc).
+absl::Status CudaLocalStep::ServesIndexed(const SelectionSpec& spec) const {
+  const auto refuse = [](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat("not selected in place: ", AbslSv(what)));
+  };
+  if (spec.budget_tokens > shape_.index_top_k) return refuse("more rows than the model's indexer chooses (budget)");
+  if (spec.reuse_interval > 1) return refuse("selections that are kept (reuse_interval)");
+  if (spec.dense_below_tokens > 0) return refuse("positions that the indexer leaves dense (dense_below_tokens)");
+  if (spec.transfer == Transfer::kFull) return refuse("rows that are sent anew (transfer)");
+  return absl::OkStatus();
 }
 
 absl::Status CudaLocalStep::SetRow(int row, const StepSequence& sequence) {
   const cuda::Stream stream = graph_->stream();
   device_.Bind();
-  if (!IsDense(*sequence.spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
+  const SelectionSpec& spec = *sequence.spec;
+  index_budgets_[row] = SelectsFromAll(spec) ? spec.budget_tokens : 0;
+  if (shape_.index_top_k > 0) graph_->EnqueueIndexBudget(row, index_budgets_[row]);
+  if (!IsDense(spec) && !SelectsFromAll(spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
   graph_->EnqueueWindow(row, {});
   slots_->SetRow(row, WithStaging(sequence), stream, !sequence.staging.empty());
   return absl::OkStatus();
@@ -158,6 +187,7 @@ std::vector<uint32_t> CudaLocalStep::WithStaging(const StepSequence& sequence) c
 }
 
 void CudaLocalStep::ClearRow(int row) {
+  index_budgets_[row] = 0;
   if (selection_ != nullptr) selection_->Leave(row, graph_->stream());
 }
 

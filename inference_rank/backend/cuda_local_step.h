@@ -13,10 +13,11 @@
 
 namespace winnow {
 
-// Steps of sequences whose rows all lie in the slots of one GPU, attended to whole or as LocalSelection selects them: a
-// step is one graph (DecodeGraph) over the slots of the rank's working sets. It runs on the stream of the forward pass,
-// whose activations it shares, so that prompts, moves of rows and steps follow each other in the order in which the
-// engine asked for them. The K and V of a step's rows are copied to pinned host memory behind it, for the cache ranks.
+// Steps of sequences whose rows all lie in the slots of one GPU, attended to whole, as LocalSelection selects them or
+// as the model's own indexer does: a step is one graph (DecodeGraph) over the slots of the rank's working sets. It runs
+// on the stream of the forward pass, whose activations it shares, so that prompts, moves of rows and steps follow each
+// other in the order in which the engine asked for them. The K and V of a step's rows are copied to pinned host memory
+// behind it, for the cache ranks.
 class CudaLocalStep final : public StepClient {
  public:
   struct Shape {
@@ -27,6 +28,8 @@ class CudaLocalStep final : public StepClient {
     uint32_t max_context_tokens = 0;
     // Where rows are selected here: what the rank was started with, over so many pages of slots.
     std::optional<LocalSelection::Shape> selection = std::nullopt;
+    // Where the model's own indexer chooses among rows here: so many of them, at most; 0: it does not.
+    uint32_t index_top_k = 0;
     uint32_t num_slot_pages = 0;
   };
   // Device memory beside the forward pass and the index of the slots' keys, and the longest list of its rows.
@@ -83,6 +86,11 @@ class CudaLocalStep final : public StepClient {
   // Of rows that are to be computed whose first position that is not dense this is.
   absl::Status BeginSelections();
   absl::Status Step();
+  // Of a rank without LocalSelection.
+  DecodeVariant Variant(bool indexes) const {
+    return {.key = indexes ? 1u : 0u, .max_list_rows = shape_.max_context_tokens, .indexes = indexes};
+  }
+  absl::Status ServesIndexed(const SelectionSpec& spec) const;
   int mask_words() const { return TokenMasks::WordsPerRow(shape_.vocab_size); }
   Stage& launched() { return stages_[(num_launched_ - 1) % stages_.size()]; }  // last
 
@@ -98,7 +106,8 @@ class CudaLocalStep final : public StepClient {
   std::array<Stage, kMaxStepsUnderWay> stages_;  // in turn
   uint64_t num_launched_ = 0, num_completed_ = 0;
   const Stage* completed_ = nullptr;
-  std::vector<uint32_t> positions_;  // [max_rows] that the rows compute next if nothing changes; none: they sit out
+  std::vector<uint32_t> positions_;      // [max_rows] that the rows compute next if nothing changes; none: they sit out
+  std::vector<uint32_t> index_budgets_;  // [max_rows] that the model's indexer chooses for rows; 0: it does not
   // Of the step that was planned:
   size_t num_planned_ = 0;
   int num_rows_ = 0;  // up to the last of them

@@ -20,7 +20,14 @@ uint64_t ExpertRowBytes(const cuda::ExpertMatrices& experts) {
   return experts.pairs_per_row() * (4 * hidden + 2 * width + 20) + 4ull * experts.num_logits();
 }
 
-// By itself where no cache rank's GPU could. Of latents cache ranks select.
+// What the model's own indexer chooses among rows where they are computed, unless frames alone were asked for; 0 of
+// models that bring none.
+uint32_t IndexTopK(const BackendOptions& options) {
+  if (!options.config->latent || !options.selects_in_place.value_or(true)) return 0;
+  return static_cast<uint32_t>(options.config->latent->indexer.top_k);
+}
+
+// By itself where no cache rank's GPU could. Of latents cache ranks select, where it is not their own indexer.
 bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
   if (options.config->latent) return false;
   const bool needs_to = options.needs.slot_host_memory_bytes > 0;
@@ -98,9 +105,8 @@ uint64_t EstimateMatrixBytes(const ModelConfig& part, WeightShard shard, const B
   uint64_t all = part.tie_word_embeddings ? 0 : bytes(forms.lm_head, LmHeadFeatures(part, shard), hidden);
   for (size_t l = 0; l < forms.layers.size(); ++l) {
     const LayerForms& layer = forms.layers[l];
-    all += bytes(layer.qkv, part.qkv_features(), hidden) + bytes(layer.o, hidden, part.o_features());
-    if (part.latent)
-      all += LatentHeadBytes(part) + 2ull * part.num_query_heads * part.latent->query_dim() * part.latent->query_rank;
+    all += bytes(layer.qkv, ProjectedFeatures(part), hidden) + bytes(layer.o, hidden, part.o_features());
+    if (part.latent) all += LatentHeadBytes(part) + 2ull * QueryUpFeatures(part) * part.latent->query_rank;
     all += part.moe.IsSparse(static_cast<int>(l))
                ? ExpertLayerBytes(part)
                : bytes(layer.gate_up, 2 * mlp, hidden) + bytes(layer.down, hidden, mlp);
@@ -114,7 +120,10 @@ uint64_t LatentActivationBytes(const ModelConfig& config, uint64_t rows, uint32_
   if (!config.latent) return 0;
   const uint64_t heads = config.num_query_heads;
   const auto max_splits = std::min<uint64_t>(64, max_context_tokens / 256 + 1);
-  return rows * heads * (6ull * config.latent->query_dim() + 2ull * config.latent->value_dim) +
+  const IndexerConfig& indexer = config.latent->indexer;
+  const uint64_t index_rows = indexer.num_heads > 0 ? kMaxDecodeRows * 4ull * (max_context_tokens + indexer.top_k) : 0;
+  return index_rows + rows * indexer.num_heads * 4ull * (2 * indexer.head_dim + 2) +
+         rows * heads * (6ull * config.latent->query_dim() + 2ull * config.latent->value_dim) +
          2 * kMaxDecodeRows * heads * max_splits * 4 * (config.head_dim + 2);
 }
 
@@ -170,7 +179,8 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
                                            .max_rows = DecodeRows(options),
                                            .hidden_size = static_cast<int>(config.hidden_size),
                                            .vocab_size = static_cast<int>(config.vocab_size),
-                                           .max_context_tokens = options.max_context_tokens};
+                                           .max_context_tokens = options.max_context_tokens,
+                                           .index_top_k = IndexTopK(options)};
     if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
     plan.forward.lane_list_rows = std::max(plan.forward.lane_list_rows, CudaLocalStep::MaxListRows(*plan.local_step));
   }
@@ -181,6 +191,7 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
     if (const auto& shape = plan.local_step->selection; shape.has_value()) {
       AddInPlaceNeeds(*shape, LocalSelection::Serves(table, *shape, plan.needs.selection).ok(), plan.needs);
     }
+    if (plan.local_step->index_top_k > 0) plan.needs.selects_in_place = SelectsFromAll(plan.needs.selection);
   }
   if (plan.lane.ok()) plan.needs.activation_bytes += CudaLaneGroup::DeviceBytes(*plan.lane, config, num_gpus);
   return plan;
@@ -206,6 +217,7 @@ MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int n
   }
   const bool in_place = num_gpus == 1 && SelectsInPlace(options, num_gpus_there);
   if (in_place) AddInPlaceNeeds(InPlaceShape(options), /*is_served=*/true, needs);
+  if (num_gpus == 1 && IndexTopK(options) > 0) needs.selects_in_place = SelectsFromAll(needs.selection);
   if (!IsDense(options.needs.selection)) needs.activation_bytes += kSelectionBytes;
   return needs;
 }

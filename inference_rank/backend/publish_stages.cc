@@ -15,6 +15,7 @@ size_t PublishStages::Carve(void* region, int max_prefill_rows, size_t row_bytes
     stage.q_pre_rope = arena.TakeArray<float>(rows * q);
     stage.prediction = arena.TakeArray<float>(rows * q);
     stage.hidden = arena.TakeArray<float>(rows * config_.hidden_size);
+    stage.index_queries = arena.TakeArray<float>(rows * index_query_floats());
   }
   for (Chunk& stage : chunk_) {
     stage.kv_rows = arena.Take<std::byte>(chunk * token_kv_bytes);

@@ -14,10 +14,11 @@ namespace winnow {
 class PublishStages {
  public:
   struct Decode {
-    std::byte* kv_rows = nullptr;  // [kMaxDecodeRows, num_kv_heads] rows
-    float* q_pre_rope = nullptr;   // [kMaxDecodeRows, num_query_heads, head_dim]
-    float* prediction = nullptr;   // likewise
-    float* hidden = nullptr;       // [kMaxDecodeRows, hidden_size]
+    std::byte* kv_rows = nullptr;    // [kMaxDecodeRows, num_kv_heads] rows
+    float* q_pre_rope = nullptr;     // [kMaxDecodeRows, num_query_heads, head_dim]
+    float* prediction = nullptr;     // likewise
+    float* hidden = nullptr;         // [kMaxDecodeRows, hidden_size]
+    float* index_queries = nullptr;  // [kMaxDecodeRows, KvLayout::index_query_floats]
   };
   struct Chunk {
     std::byte* kv_rows = nullptr;  // [num_kv_heads, the chunk's rows] rows
@@ -31,6 +32,8 @@ class PublishStages {
   const ModelConfig& config() const { return config_; }
   const Decode& decode(int layer) const { return decode_[layer % 2]; }
   const Chunk& chunk(int turn) const { return chunk_[turn % 2]; }
+  // Of a model that brings an indexer; 0 of others.
+  size_t index_query_floats() const { return config_.kv_layout(Dtype::kBf16).index_query_floats(); }
   size_t pinned_bytes() const { return memory_->bytes(); }
 
  private:

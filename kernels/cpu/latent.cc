@@ -6,12 +6,10 @@
 #include "common/base/check.h"
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/rotation.h"
+#include "kernels/indexer.h"
 
 namespace winnow {
 namespace {
-
-// Added to the variance of index keys, whatever a model adds to that of its other norms.
-constexpr float kIndexNormEpsilon = 1e-6f;
 
 // Turning element i of a stored head, of which pairs are neighbours or half apart.
 float Turning(const float* stored, int rope_dim, bool interleaved, int i) {

@@ -68,6 +68,7 @@ size_t DecodeGraph::Carve(void* region) {
   state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
   state_.positions = arena.TakeArray<uint32_t>(rows);
   state_.windows = arena.TakeArray<cuda::RowWindow>(rows);
+  state_.index_budgets = arena.TakeArray<uint32_t>(rows);
   if (!config_.windows.empty()) state_.layer_windows = arena.TakeArray<uint32_t>(config_.windows.size());
   state_.logprobs = arena.TakeArray<float>(rows);
   state_.token_log = arena.TakeArray<uint32_t>(options_.token_log_steps * rows);
@@ -155,6 +156,10 @@ cuda::RowWindow DecodeGraph::WindowOf(uint32_t prompt_tokens) const {
 
 void DecodeGraph::EnqueueWindow(int row, const cuda::RowWindow& window) {
   device_.CopyAsync(state_.windows + row, &window, sizeof(window), stream_);
+}
+
+void DecodeGraph::EnqueueIndexBudget(int row, uint32_t budget) {
+  device_.CopyAsync(state_.index_budgets + row, &budget, sizeof(budget), stream_);
 }
 
 void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
@@ -338,6 +343,10 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, 
                   .selected = slots_.inbox().pool_indices,
                   .max_count = step.variant.max_list_rows,
                   .settled = settled};
+  if (step.variant.indexes) {
+    kv.index_budgets = state_.index_budgets;
+    kv.positions = state_.positions;
+  }
   if (meets) {
     kv.meet = MeetOf(layer);
     if (layer < step.variant.hidden_layers) kv.sends = HiddenOf(layer, step.num_rows);

@@ -109,6 +109,7 @@ struct DecodeVariant {
   ColocatedCache* cache = nullptr;  // kColocated: null where nothing is selected for any row
   int hidden_layers = 0;            // as in DecodeGraphOptions
   uint32_t max_list_rows = 0;       // of the longest list that a row may have
+  bool indexes = false;             // rows may attend to what the model's own indexer chooses for them
 };
 
 // The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
@@ -142,6 +143,9 @@ class DecodeGraph {
   void EnqueueRow(int row, const Inputs& pinned);
   // What the row attends to from the next step on, in place of what the slots' shape says. Read before this returns.
   void EnqueueWindow(int row, const cuda::RowWindow& window);
+  // In steps whose variant `indexes`, of a model that brings an indexer: the row attends to so many positions that it
+  // chooses, once there are more; 0: to everything, as at first.
+  void EnqueueIndexBudget(int row, uint32_t budget);
   // A graph of one step for the first `bucket` rows, of the parts given.
   absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All()) {
     return Capture(bucket, parts, Default());
@@ -181,6 +185,7 @@ class DecodeGraph {
     Inputs next;                         // of the step that comes
     uint32_t* positions = nullptr;       // [max_rows]
     cuda::RowWindow* windows = nullptr;  // [max_rows]
+    uint32_t* index_budgets = nullptr;   // [max_rows]
     uint32_t* layer_windows = nullptr;   // [num_layers] sliding windows; null where no layer has one
     float* logprobs = nullptr;           // [max_rows]
     uint32_t* token_log = nullptr;       // [token_log_steps][max_rows]

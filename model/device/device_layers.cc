@@ -15,9 +15,9 @@ namespace {
 constexpr size_t kBf16Bytes = 2;
 
 int LargestOutput(const ModelConfig& config) {
-  const int queries = config.latent ? config.num_query_heads * config.latent->query_dim() : 0;
+  const int queries = config.latent ? QueryUpFeatures(config) : 0;
   return std::max(
-      {config.qkv_features(), queries, 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
+      {ProjectedFeatures(config), queries, 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
 }
 
 cuda::ExpertRows ExpertRowsOf(DevicePhase phase) {
@@ -107,7 +107,7 @@ size_t DeviceLayers::Carve(void* region) {
   hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
   partial_ = arena.TakeArray<float>((options_.partial_chunks || has_post_norms() ? rows : decode_rows) * hidden);
   normed_ = arena.Take(rows * hidden * kBf16Bytes);
-  qkv_ = arena.TakeArray<float>(rows * config.qkv_features());
+  qkv_ = arena.TakeArray<float>(rows * qkv_stride());
   q_ = arena.TakeArray<float>(decode_rows * q);
   q_bf16_ = arena.Take(prefill_rows * q * kBf16Bytes);
   attention_ = arena.Take(rows * q * kBf16Bytes);
@@ -116,11 +116,12 @@ size_t DeviceLayers::Carve(void* region) {
     const size_t heads = config.num_query_heads;
     if (latent.query_rank > 0) {
       latent_.query_latents = arena.Take(rows * latent.query_rank * kBf16Bytes);
-      latent_.heads = arena.TakeArray<float>(rows * heads * latent.query_dim());
+      latent_.heads = arena.TakeArray<float>(rows * QueryUpFeatures(config));
     }
     latent_.nope = arena.Take(rows * heads * latent.nope_dim * kBf16Bytes);
     latent_.values = arena.Take(rows * config.o_features() * kBf16Bytes);
     latent_.key_attention_factor = ComputeRope(config.rope, latent.shape.rope_dim).attention_factor;
+    if (latent.indexer.num_heads > 0) CarveIndex(rows, arena);
   }
   gate_up_ = arena.Take(2 * intermediate * std::max(decode_rows * sizeof(float), prefill_rows * kBf16Bytes));
   mlp_ = arena.Take(rows * intermediate * kBf16Bytes);
@@ -177,13 +178,13 @@ void DeviceLayers::AddNormed(cuda::Stream stream, const float* weight, int num_r
 void DeviceLayers::NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows) {
   const auto norm = [&](float* x, int width, const float* weight) {
     table_.elementwise->norm_rows(stream, {.x = x,
-                                           .x_stride = config().qkv_features(),
+                                           .x_stride = qkv_stride(),
                                            .num_rows = num_rows,
                                            .width = width,
                                            .weight = weight,
                                            .epsilon = config().rms_norm_eps,
                                            .y = x,
-                                           .y_stride = config().qkv_features()});
+                                           .y_stride = qkv_stride()});
   };
   norm(qkv_, config().q_features(), weights.q_norm);
   norm(qkv_ + config().q_features(), config().kv_features(), weights.k_norm);
@@ -256,7 +257,7 @@ void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
 
 void DeviceLayers::Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
   Matmul(stream, phase, weights_->layer(layer).qkv, normed_, num_rows,
-         {.y = qkv_, .stride = config().qkv_features(), .dtype = Dtype::kF32, .accumulate = false});
+         {.y = qkv_, .stride = qkv_stride(), .dtype = Dtype::kF32, .accumulate = false});
 }
 
 void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
@@ -275,7 +276,7 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
   const Rotation& rotation = RotationOf(layer);
   if (!norms_heads) NormProjections(stream, weights, num_rows);
   table_.elementwise->rope_append(stream, {.qkv = qkv_,
-                                           .qkv_stride = config().qkv_features(),
+                                           .qkv_stride = qkv_stride(),
                                            .qkv_bias = weights.qkv_bias,
                                            .num_rows = num_rows,
                                            .num_query_heads = config().num_query_heads,
@@ -315,10 +316,16 @@ void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const De
   params.settled = kv.settled;
   params.meet = kv.meet;
   params.sends = kv.sends;
+  if (kv.index_budgets != nullptr) {
+    SelectRows(stream, num_rows, kv);
+    params.selected = index_.selected;
+  }
   table_.attention->decode_attention(stream, params);
 }
 
 void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
+  if (index_.queries != nullptr) num_rows = AttendToChosen(stream, num_rows, kv);
+  if (num_rows == 0) return;
   cuda::PrefillAttentionParams params = {.q = q_bf16_,
                                          .num_queries = num_rows,
                                          .first_position = kv.first_position,

@@ -37,15 +37,19 @@ struct RopeOutputs {
 struct DecodeKvView {
   const void* slot_pool = nullptr;
   Dtype dtype = Dtype::kBf16;
-  const void* scales = nullptr;                // [num_slots][2] f32, not for kBf16
-  const cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
-  int lists_per_kv_head = 1;                   // 1, or one for each query head
+  const void* scales = nullptr;          // [num_slots][2] f32, not for kBf16
+  cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
+  int lists_per_kv_head = 1;             // 1, or one for each query head
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
   uint32_t max_count = 0;      // at most DeviceLayerOptions::max_list_rows
   bool settled = false;        // as DecodeAttentionParams::settled
   cuda::MeetParams meet = {};  // as that and `sends` of DecodeAttentionParams
   cuda::SendRowsParams sends = {};
+  // Set: rows attend to what the model's own indexer chooses, so many positions each ([num_rows] device; 0, or no more
+  // positions than that: to everything). Lists hold every row by position, and are changed to name the chosen ones.
+  const uint32_t* index_budgets = nullptr;
+  const uint32_t* positions = nullptr;  // [num_rows] device, with those
 };
 
 // Where attention of a chunk finds K and V by position.
@@ -152,7 +156,9 @@ class DeviceLayers {
   const float* q() const { return q_; }           // [decode rows, num_query_heads, head_dim] rotated
   float* partial() const { return partial_; }     // [rows, hidden_size] of a shard's chunk, see is_shard
   void* attention() const { return attention_; }  // [rows, num_query_heads, head_dim] bf16, what Output begins with
-  float* logits() const { return logits_; }       // [decode rows, vocab_size]
+  // Of the layer that was projected last, what the model's indexer scores with: [rows, KvLayout::index_query_floats].
+  const float* index_queries() const { return index_.queries; }
+  float* logits() const { return logits_; }  // [decode rows, vocab_size]
   // Device memory: the experts that sparse layers have touched so far, added up; null where there are none.
   const uint64_t* touched_experts() const { return experts_->touched(); }
   // The weights are one part of several: Output and Down write their summand of the residual to a DecodeSum's places
@@ -171,6 +177,8 @@ class DeviceLayers {
   size_t AttentionScratchBytes() const;
   // What attention of chunks reads of rows of int8, by position; zero elsewhere.
   int64_t wide_rows_stride() const;
+  // ProjectedFeatures, so that rows are aligned to 16 bytes.
+  int64_t qkv_stride() const { return (int64_t{ProjectedFeatures(config_)} + 3) / 4 * 4; }
   // Of lists of at most max_count rows, what the layer's sliding window leaves.
   uint32_t LongestList(int layer, uint32_t max_count) const;
   struct MatmulOutput {
@@ -192,6 +200,13 @@ class DeviceLayers {
   // make of the latents that they attended to.
   void ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
   void LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  // Of a model with an indexer. What rows of decode steps attend to, into their lists; and of a chunk the queries that
+  // have more positions than the indexer chooses; returns how many come before them, which attend to everything.
+  void SelectRows(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
+  int AttendToChosen(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
+  void SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams score);
+  void CarveIndex(size_t rows, cuda::Arena& arena);
+  int64_t index_stride() const;
   // Of models that normalise whole projections of queries and keys, in place.
   void NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows);
   bool has_post_norms() const { return config_.norms != NormPlacement::kBefore; }
@@ -217,19 +232,29 @@ class DeviceLayers {
   float* hidden_ = nullptr;      // own_hidden_, or whose residuals are under way
   float* partial_ = nullptr;     // [decode rows, or rows, hidden_size]
   void* normed_ = nullptr;       // [rows, hidden_size] bf16
-  float* qkv_ = nullptr;         // [rows, qkv_features]
+  float* qkv_ = nullptr;         // [rows, qkv_stride()]
   float* q_ = nullptr;           // [decode rows, q_features]
   void* q_bf16_ = nullptr;       // [prefill rows, q_features]
   void* attention_ = nullptr;    // [rows, q_features] bf16
   // Of latent attention.
   struct LatentActivations {
     void* query_latents = nullptr;  // [rows, query_rank] bf16, normed; null where queries have none
-    float* heads = nullptr;         // [rows, num_query_heads, query_dim]; null likewise, as qkv has them
+    float* heads = nullptr;         // [rows, QueryUpFeatures]; null likewise, as qkv has them
     void* nope = nullptr;           // [rows, num_query_heads, nope_dim] bf16
     void* values = nullptr;         // [rows, o_features] bf16
     float key_attention_factor = 1;
   };
   LatentActivations latent_;
+  // Of the model's own indexer, for so many queries at a time.
+  static constexpr int kIndexRows = kMaxGraphRows;
+  struct IndexActivations {
+    float* queries = nullptr;                   // [rows, index_query_floats]
+    float* scores = nullptr;                    // [kIndexRows, index_stride()]
+    cuda::SelectionList* selections = nullptr;  // [kIndexRows]
+    uint32_t* selected = nullptr;               // [kIndexRows, top_k]
+    uint32_t* counts = nullptr;                 // [kIndexRows]
+  };
+  IndexActivations index_;
   void* gate_up_ = nullptr;  // [rows, 2 * intermediate_size] GateUpDtype, of dense layers
   void* mlp_ = nullptr;      // [rows, intermediate_size] bf16, likewise
   std::optional<DeviceExperts> experts_;

@@ -1,4 +1,7 @@
-// Latent attention of DeviceLayers: what surrounds an attention over latents.
+// Latent attention of DeviceLayers: what surrounds an attention over latents, and the indexer that a model may bring.
+#include <algorithm>
+#include <cmath>
+
 #include "common/base/check.h"
 #include "model/device/device_layers.h"
 
@@ -9,7 +12,7 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
   WINNOW_CHECK(outputs.mirror_regions == nullptr);
   const LatentConfig& latent = *config().latent;
   const DeviceLayerWeights& weights = weights_->layer(layer);
-  const int64_t projected = config().qkv_features();
+  const int64_t projected = qkv_stride();
   const int queries = config().query_projection_features(), heads = config().num_query_heads;
   const bool decode = phase == DevicePhase::kDecode;
   cuda::LatentAppendParams append{.heads = qkv_, .heads_stride = projected};
@@ -24,7 +27,7 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
                                           .epsilon = kLatentNormEpsilon,
                                           .out = latent_.query_latents});
     append.heads = latent_.heads;
-    append.heads_stride = heads * latent.query_dim();
+    append.heads_stride = QueryUpFeatures(config());
     Matmul(stream, phase, weights.latent.query_up, latent_.query_latents, num_rows,
            {.y = latent_.heads, .stride = append.heads_stride, .dtype = Dtype::kF32, .accumulate = false});
   }
@@ -50,6 +53,19 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
   append.kv_mirror_stride = outputs.kv_mirror_stride / static_cast<int64_t>(DtypeBytes(Dtype::kBf16));
   WINNOW_CHECK(outputs.q_pre_rope == nullptr || outputs.q_pre_rope_stride == 0 ||
                outputs.q_pre_rope_stride == config().q_features());
+  if (const IndexerConfig& indexer = latent.indexer; indexer.num_heads > 0) {
+    append.index = {.num_heads = indexer.num_heads,
+                    .dim = indexer.head_dim,
+                    .keys = qkv_ + config().qkv_features(),
+                    .keys_stride = projected,
+                    .heads = latent_.heads + static_cast<int64_t>(heads) * latent.query_dim(),
+                    .heads_stride = append.heads_stride,
+                    .norm_weight = weights.latent.index_norm,
+                    .norm_bias = weights.latent.index_norm_bias,
+                    .interleaved = indexer.interleaved,
+                    .weight_factor = 1 / std::sqrt(static_cast<float>(indexer.num_heads * indexer.head_dim)),
+                    .queries = index_.queries};
+  }
   table_.latent->append(stream, append);
   table_.latent->head_products(stream, {.to_latents = true,
                                         .of_prompt = !decode,
@@ -74,6 +90,78 @@ void DeviceLayers::LatentValues(cuda::Stream stream, DevicePhase phase, int laye
                                         .weight = weights_->layer(layer).latent.value_up,
                                         .x = attention_,
                                         .y_bf16 = latent_.values});
+}
+
+void DeviceLayers::CarveIndex(size_t rows, cuda::Arena& arena) {
+  const auto top_k = static_cast<size_t>(config().latent->indexer.top_k);
+  index_.queries = arena.TakeArray<float>(rows * config().kv_layout(Dtype::kBf16).index_query_floats());
+  index_.scores = arena.TakeArray<float>(kIndexRows * static_cast<size_t>(index_stride()));
+  index_.selections = arena.TakeArray<cuda::SelectionList>(kIndexRows);
+  index_.selected = arena.TakeArray<uint32_t>(kIndexRows * top_k);
+  index_.counts = arena.TakeArray<uint32_t>(kIndexRows);
+}
+
+int64_t DeviceLayers::index_stride() const {
+  constexpr int64_t kAligned = 64;
+  return (int64_t{options_.max_list_rows} + kAligned - 1) / kAligned * kAligned;
+}
+
+// The positions of the largest scores, of as many queries as `score` says.
+void DeviceLayers::SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams score) {
+  const IndexerConfig& indexer = config().latent->indexer;
+  score.key_dim = config().head_dim;
+  score.dim = indexer.head_dim;
+  score.num_heads = indexer.num_heads;
+  score.max_budget = static_cast<uint32_t>(indexer.top_k);
+  score.scores = index_.scores;
+  score.stride = index_stride();
+  score.selections = index_.selections;
+  WINNOW_CHECK(score.num_rows <= kIndexRows && score.max_keys <= index_stride());
+  table_.latent->index_scores(stream, score);
+  table_.selection->top_k(stream, score.scores, score.stride, score.selections, score.num_rows, score.max_keys,
+                          score.max_budget, index_.selected, index_.counts, /*scratch=*/nullptr);
+}
+
+void DeviceLayers::SelectRows(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
+  SelectByIndexer(stream, {.rows = kv.slot_pool,
+                           .lists = kv.lists,
+                           .pages = kv.pages,
+                           .positions = kv.positions,
+                           .budgets = kv.index_budgets,
+                           .num_rows = num_rows,
+                           .queries = index_.queries,
+                           .max_keys = kv.max_count});
+}
+
+int DeviceLayers::AttendToChosen(cuda::Stream stream, int num_rows, const ChunkKvView& kv) {
+  const auto top_k = static_cast<int64_t>(config().latent->indexer.top_k);
+  const int everything = static_cast<int>(std::clamp<int64_t>(top_k - kv.first_position, 0, num_rows));
+  const size_t query_elements = config().q_features();
+  const auto of_row = [&](void* bf16, int row) { return static_cast<uint16_t*>(bf16) + row * query_elements; };
+  const size_t index_floats = config().kv_layout(Dtype::kBf16).index_query_floats();
+  for (int first = everything; first < num_rows; first += kIndexRows) {
+    const int count = std::min(kIndexRows, num_rows - first);
+    const uint32_t position = kv.first_position + static_cast<uint32_t>(first);
+    SelectByIndexer(stream, {.rows = kv.rows,
+                             .first_position = position,
+                             .num_rows = count,
+                             .queries = index_.queries + first * index_floats,
+                             .max_keys = position + static_cast<uint32_t>(count)});
+    table_.prefill->prefill_attention(stream, {.q = of_row(q_bf16_, first),
+                                               .num_queries = count,
+                                               .first_position = position,
+                                               .num_query_heads = config().num_query_heads,
+                                               .num_kv_heads = 1,
+                                               .head_dim = config().head_dim,
+                                               .scale = scale_,
+                                               .kv = kv.rows,
+                                               .kv_head_stride = kv.head_stride,
+                                               .row = config().kv_layout(Dtype::kBf16).row,
+                                               .selected = index_.selected,
+                                               .selected_count = static_cast<uint32_t>(top_k),
+                                               .out = of_row(attention_, first)});
+  }
+  return everything;
 }
 
 }  // namespace winnow

@@ -146,6 +146,8 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
     if (part.latent) {
       load_norm(names.query_latent_norm, part.latent->query_rank, layer.latent.query_norm);
       load_norm(names.key_latent_norm, part.latent->shape.rank, layer.latent.key_norm);
+      load(names.index_norm, 0, part.latent->indexer.head_dim, layer.latent.index_norm);
+      load(names.index_norm_bias, 0, part.latent->indexer.head_dim, layer.latent.index_norm_bias);
     }
     load(names.sinks, shard * heads, heads, layer.sinks);
     if (layer.o_bias != nullptr) load(names.o + ".bias", 0, hidden, layer.o_bias);

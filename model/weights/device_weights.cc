@@ -41,6 +41,9 @@ void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::Expe
 void TakeLatentVectors(cuda::Arena& arena, const LatentConfig& config, DeviceLatentWeights& latent) {
   if (config.query_rank > 0) latent.query_norm = arena.TakeArray<float>(config.query_rank);
   latent.key_norm = arena.TakeArray<float>(config.shape.rank);
+  if (config.indexer.num_heads == 0) return;
+  latent.index_norm = arena.TakeArray<float>(config.indexer.head_dim);
+  latent.index_norm_bias = arena.TakeArray<float>(config.indexer.head_dim);
 }
 
 void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const DeviceForm& form, int out_features,
@@ -56,7 +59,7 @@ void TakeLatentMatrices(const cuda::MatmulKernels& matmul, cuda::Arena& arena, c
                         DeviceLatentWeights& latent) {
   const LatentConfig& of = *config.latent;
   if (of.query_rank > 0) {
-    TakeMatrix(matmul, arena, {}, config.num_query_heads * of.query_dim(), of.query_rank, latent.query_up);
+    TakeMatrix(matmul, arena, {}, QueryUpFeatures(config), of.query_rank, latent.query_up);
   }
   const size_t bytes = LatentHeadBytes(config), keys = bytes / (of.nope_dim + of.value_dim) * of.nope_dim;
   latent.key_up = arena.Take(keys);
@@ -101,7 +104,6 @@ absl::Status CheckDeviceHeads(const ModelConfig& config) {
 absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOptions& options) {
   const LatentConfig& latent = *config.latent;
   const LatentShape& shape = latent.shape;
-  if (latent.indexer.num_heads > 0) return NoKernels(config, "an indexer of its own");
   if (options.parts == WeightParts::kQueryProjections) return NoKernels(config, "queries of latents alone");
   if (config.quantization.format != WeightQuantization::Format::kNone) {
     return NoKernels(config, "latent attention with quantised weights");
@@ -116,6 +118,12 @@ absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOpt
   }
   if (config.num_query_heads > cuda::kMaxLatentHeads) {
     return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentHeads, " heads"));
+  }
+  const IndexerConfig& indexer = latent.indexer;
+  if (indexer.num_heads > cuda::kMaxIndexHeads || indexer.head_dim % 8 != 0 ||
+      indexer.head_dim > cuda::kMaxIndexDim) {
+    return NoKernels(config, absl::StrCat("an indexer of ", indexer.num_heads, " heads of ", indexer.head_dim,
+                                          " (index_n_heads and index_head_dim)"));
   }
   if (options.shard.count > 1) {
     return absl::UnimplementedError("several GPUs cannot share latent attention yet: --tensor-parallel=1");
@@ -215,6 +223,16 @@ cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
           .group_scores = moe.group_scores};
 }
 
+int ProjectedFeatures(const ModelConfig& config) {
+  const int index = config.latent ? config.latent->indexer.head_dim + config.latent->indexer.num_heads : 0;
+  return config.qkv_features() + index;
+}
+
+int QueryUpFeatures(const ModelConfig& config) {
+  const LatentConfig& latent = *config.latent;
+  return config.num_query_heads * latent.query_dim() + latent.indexer.num_heads * latent.indexer.head_dim;
+}
+
 size_t LatentHeadBytes(const ModelConfig& config) {
   if (!config.latent) return 0;
   const size_t width = config.latent->nope_dim + config.latent->value_dim;
@@ -262,7 +280,7 @@ size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config
 size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   const bool all = options_.parts == WeightParts::kAll;
   const size_t hidden = config_.hidden_size;
-  const size_t qkv = all ? config_.qkv_features() : config_.q_features();
+  const size_t qkv = all ? ProjectedFeatures(config_) : config_.q_features();
   layers_.resize(config_.num_layers);
   cuda::Arena arena(region);
   for (int l = 0; l < config_.num_layers; ++l) {

@@ -24,14 +24,23 @@ struct DeviceWeightOptions {
 };
 
 // What a layer of latent attention has beside qkv, which gives what queries are made of, then latent and turning part
-// of the key, and o.
+// of the key, of a model with an indexer then its index key and the weights of its heads, and o.
 struct DeviceLatentWeights {
   const float* query_norm = nullptr;  // [query_rank]; null where queries have no latent
-  cuda::DeviceMatrix query_up;        // query_rank -> [num_query_heads, nope_dim + rope_dim]; without data likewise
-  const float* key_norm = nullptr;    // [rank]
-  const void* key_up = nullptr;       // [num_query_heads, rank, nope_dim] bf16
-  const void* value_up = nullptr;     // [num_query_heads, value_dim, rank] bf16
+  // query_rank -> [num_query_heads, nope_dim + rope_dim], then of an indexer [num_heads, head_dim]; without data
+  // likewise.
+  cuda::DeviceMatrix query_up;
+  const float* key_norm = nullptr;  // [rank]
+  const void* key_up = nullptr;     // [num_query_heads, rank, nope_dim] bf16
+  const void* value_up = nullptr;   // [num_query_heads, value_dim, rank] bf16
+  // [head_dim] of an indexer's keys; null without one.
+  const float* index_norm = nullptr;
+  const float* index_norm_bias = nullptr;
 };
+
+// Outputs of the product that begins a layer, and of the one that makes heads of queries' latents.
+int ProjectedFeatures(const ModelConfig& config);
+int QueryUpFeatures(const ModelConfig& config);
 
 // Weights of one decoder layer in device memory. Norms, biases and sinks are f32; an absent one is null.
 struct DeviceLayerWeights {

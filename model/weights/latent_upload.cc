@@ -11,9 +11,14 @@ absl::Status CheckpointUpload::FillLatents(const ModelConfig& config, int layer,
   const LatentConfig& of = *config.latent;
   const size_t heads = config.num_query_heads, rank = of.shape.rank, nope = of.nope_dim, value = of.value_dim;
   if (of.query_rank > 0) {
-    const size_t features = heads * of.query_dim(), query_rank = of.query_rank;
-    WINNOW_RETURN_IF_ERROR(FillMatrix({{names.query_up + ".weight", features, query_rank, 0, features, 0, query_rank}},
-                                      {}, latent.query_up));
+    const auto all_of = [&](const std::string& name, size_t features) {
+      const auto query_rank = static_cast<size_t>(of.query_rank);
+      return WeightPiece{name + ".weight", features, query_rank, 0, features, 0, query_rank};
+    };
+    std::vector<WeightPiece> pieces = {all_of(names.query_up, heads * of.query_dim())};
+    const auto index_features = static_cast<size_t>(of.indexer.num_heads) * of.indexer.head_dim;
+    if (index_features > 0) pieces.push_back(all_of(names.index_query, index_features));
+    WINNOW_RETURN_IF_ERROR(FillMatrix(pieces, {}, latent.query_up));
   }
   // Of each head the rows that give its key, turned, and those that give its value.
   const WeightPiece both{

@@ -22,6 +22,11 @@ LayerPieces PiecesOfLayer(const ModelConfig& part, WeightShard shard, int layer)
   if (part.latent) {
     const size_t queries = part.query_projection_features(), key = part.latent->shape.key_dim();
     pieces.qkv = {rows(names.qkv[0], queries, queries, 0), rows(names.qkv[1], key, key, 0)};
+    if (const IndexerConfig& indexer = part.latent->indexer; indexer.num_heads > 0) {
+      const auto dim = static_cast<size_t>(indexer.head_dim), heads = static_cast<size_t>(indexer.num_heads);
+      pieces.qkv.push_back(rows(names.index_key, dim, dim, 0));
+      pieces.qkv.push_back(rows(names.index_weight, heads, heads, 0));
+    }
   } else if (names.qkv.size() == 1) {
     const size_t all = q + 2 * kv;
     pieces.qkv = {rows(names.qkv[0], q, all, 0), rows(names.qkv[0], kv, all, q), rows(names.qkv[0], kv, all, q + kv)};

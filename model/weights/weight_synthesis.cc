@@ -48,6 +48,7 @@ void WeightSynthesis::FillVectors(const DeviceWeights& weights) {
     clear(layer.qkv_bias, layer.qkv.out_features);
     clear(layer.sinks, weights.config_.num_query_heads);
     clear(layer.o_bias, weights.config_.hidden_size);
+    clear(layer.latent.index_norm_bias, weights.config_.latent ? weights.config_.latent->indexer.head_dim : 0);
     clear(experts.router_bias, experts.num_logits());
     clear(experts.correction, experts.num_experts);
     clear(experts.gate_up_bias, size_t{2} * experts.num_all() * experts.intermediate_size);

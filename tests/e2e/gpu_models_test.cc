@@ -47,7 +47,8 @@ class GpuModels : public testing::TestWithParam<Model> {
   }
   static bool IsLatent() {
     const ModelFamily family = GetParam().model.family;
-    return family == ModelFamily::kDeepseekV2 || family == ModelFamily::kDeepseekV3;
+    return family == ModelFamily::kDeepseekV2 || family == ModelFamily::kDeepseekV3 ||
+           family == ModelFamily::kDeepseekV32;
   }
   // Of latents and of small heads cache ranks select.
   static bool SelectsInPlace() { return GetParam().model.head_dim != 16 && !IsLatent(); }
@@ -255,6 +256,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Of("DeepseekV2", ModelFamily::kDeepseekV2, Json::object(), 4),
                     Of("DeepseekV2WithoutQueryLatent", ModelFamily::kDeepseekV2, {{"q_lora_rank", nullptr}}),
                     Of("DeepseekV3", ModelFamily::kDeepseekV3),
+                    Of("DeepseekV32", ModelFamily::kDeepseekV32, {{"index_n_heads", 16}}),
                     Biased(Of("DeepseekV3Yarn", ModelFamily::kDeepseekV3,
                               {{"rope_interleave", false},
                                {"num_attention_heads", 20},

@@ -23,6 +23,7 @@ add_executable(winnow-gpu-check
   gpu/experts_section.cc
   gpu/gpu_check.cc
   gpu/gpu_context.cc
+  gpu/indexer_section.cc
   gpu/latent_attention_section.cc
   gpu/latent_section.cc
   gpu/matmul_section.cc

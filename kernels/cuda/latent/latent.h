@@ -3,7 +3,9 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/latent_shape.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/device/stream.h"
+#include "kernels/cuda/select/selection.h"
 
 namespace winnow::cuda {
 
@@ -18,6 +20,26 @@ namespace winnow::cuda {
 inline constexpr int kLatentPiece = 16;
 inline constexpr int kMaxLatentKeyDim = 576;
 inline constexpr int kMaxLatentHeads = 128;
+// Of a model's own indexer; the elements of a head are a multiple of 8.
+inline constexpr int kMaxIndexHeads = 128;
+inline constexpr int kMaxIndexDim = 128;
+
+// What the model's own indexer has of rows (kernels/indexer.h): their index keys, normalised and rotated, go behind the
+// keys of rows, and what scores them to `queries`.
+struct IndexAppendParams {
+  int num_heads = 0;  // 0: the model brings none
+  int dim = 0;
+  const float* keys = nullptr;  // [num_rows, keys_stride]: index key, then a weight of each head
+  int64_t keys_stride = 0;
+  const float* heads = nullptr;  // [num_rows, heads_stride]: [num_heads, dim]
+  int64_t heads_stride = 0;
+  const float* norm_weight = nullptr;  // [dim] of the LayerNorm of keys
+  const float* norm_bias = nullptr;    // [dim]
+  bool interleaved = false;            // turning pairs, the first elements of a head, are neighbours
+  float weight_factor = 1;             // that weights are multiplied with
+  // [num_rows, num_heads * (dim + 1)]: rotated queries, rounded to bf16 as index keys are, then weights.
+  float* queries = nullptr;
+};
 
 // Takes queries of heads apart: what does not turn as bf16, for the product with the heads' key projections; what turns
 // to its places in q, rotated, and in q_pre_rope. Writes rows: the latent normalised, the turning part rotated, as bf16
@@ -37,7 +59,7 @@ struct LatentAppendParams {
   float norm_epsilon = 0;
   const uint32_t* positions = nullptr;   // [num_rows] device
   const float* rope_inv_freq = nullptr;  // [rope_dim / 2] device
-  float rope_attention_factor = 1;       // keys are multiplied with its square, queries not at all
+  float rope_attention_factor = 1;       // keys take its square, what belongs to an indexer takes it, queries do not
   void* nope = nullptr;                  // [num_rows, num_heads, nope_dim] bf16
   // [num_rows, num_heads, key_dim], of which latent places are left alone; each may be null.
   float* q = nullptr;
@@ -45,7 +67,8 @@ struct LatentAppendParams {
   float* q_pre_rope = nullptr;
   void* const* kv_destinations = nullptr;  // may be null
   void* kv_mirror = nullptr;               // may be null
-  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: key_dim
+  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: those of a row
+  IndexAppendParams index = {};
 };
 
 // A product for each head. To latents: y[row, head] at the latent places of a key = W[head] x[row, head], with W
@@ -67,9 +90,33 @@ struct HeadProductsParams {
   void* y_bf16 = nullptr;    // the same rounded
 };
 
+// Scores of all positions up to a query's own by the model's own indexer, of queries that have more of them than they
+// select, with what SelectionKernels::top_k needs behind it, and with the lists of what is then attended to.
+struct IndexScoreParams {
+  const void* rows = nullptr;  // bf16, of slots or by position
+  int key_dim = 0;             // of rows, behind whose keys the index keys are
+  int dim = 0;
+  int num_heads = 0;
+  // [num_rows], may be null: lists without sinks whose slots hold every row by position. Of rows that select they come
+  // to name entries [row * max_budget, + budget) of the launch's selected positions, and nothing else.
+  AttentionList* lists = nullptr;
+  const uint32_t* pages = nullptr;      // of lists; without, row p of all queries is the p-th of `rows`
+  const uint32_t* positions = nullptr;  // [num_rows] of the queries, kNoPosition: none
+  uint32_t first_position = 0;          // without `positions`: of the first query, behind which the others come
+  const uint32_t* budgets = nullptr;    // [num_rows] that each selects, 0: nothing; null: max_budget
+  uint32_t max_budget = 0;
+  int num_rows = 0;                     // 1..64
+  const float* queries = nullptr;       // IndexAppendParams::queries
+  uint32_t max_keys = 0;                // greatest number of a query this launch may meet: fixes the grid alone
+  float* scores = nullptr;              // [num_rows, stride]
+  int64_t stride = 0;                   // a multiple of 4
+  SelectionList* selections = nullptr;  // [num_rows], empty ones of queries that select nothing
+};
+
 struct LatentKernels {
   void (*append)(Stream, const LatentAppendParams&);
   void (*head_products)(Stream, const HeadProductsParams&);
+  void (*index_scores)(Stream, const IndexScoreParams&);
 };
 extern const LatentKernels kLatentKernels;
 

@@ -29,7 +29,11 @@ struct PrefillAttentionParams {
   uint32_t streaming_sinks = 0;
   uint32_t sliding_window = 0;   // without streaming heads: so many newest rows, the query's own included; 0: all
   const float* sinks = nullptr;  // as in DecodeAttentionParams
-  void* out = nullptr;           // [num_queries, num_query_heads, head_dim] bf16
+  // With value_is_key, may be null: [num_queries, selected_count] positions, ascending, that each query attends to in
+  // the place of all up to its own.
+  const uint32_t* selected = nullptr;
+  uint32_t selected_count = 0;
+  void* out = nullptr;  // [num_queries, num_query_heads, head_dim] bf16
 };
 
 inline constexpr int kPrefillScalePad = 128;

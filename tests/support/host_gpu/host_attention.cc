@@ -120,8 +120,34 @@ std::vector<std::byte> NarrowRows(const cuda::PrefillAttentionParams& p) {
   return rows;
 }
 
+// Each query to rows of its own.
+void AttendToSelected(const cuda::PrefillAttentionParams& p) {
+  const size_t heads = static_cast<size_t>(p.num_queries) * p.num_query_heads;
+  const std::vector<float> q = ArrayFromBf16(p.q, heads * p.head_dim);
+  std::vector<float> out(q.size());
+  std::vector<const uint32_t*> lists;
+  for (int i = 0; i < p.num_queries; ++i) lists.push_back(p.selected + static_cast<size_t>(i) * p.selected_count);
+  const std::vector<uint32_t> counts(lists.size(), p.selected_count);
+  std::vector<std::byte> scratch(DecodeAttentionScratchBytes(heads * p.selected_count, heads, p.head_dim));
+  Cpu().decode_attention(Team(), {.q = q.data(),
+                                  .num_rows = p.num_queries,
+                                  .num_query_heads = p.num_query_heads,
+                                  .num_kv_heads = 1,
+                                  .head_dim = p.head_dim,
+                                  .scale = p.scale,
+                                  .slot_pool = p.kv,
+                                  .kv_dtype = Dtype::kBf16,
+                                  .row = p.row,
+                                  .slots = lists.data(),
+                                  .slot_counts = counts.data(),
+                                  .out = out.data(),
+                                  .scratch = scratch.data()});
+  Store(out, Dtype::kBf16, p.out);
+}
+
 void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
   WINNOW_CHECK(p.streaming_window == nullptr);
+  if (p.selected != nullptr) return AttendToSelected(p);
   const size_t elements = static_cast<size_t>(p.num_queries) * p.num_query_heads * p.head_dim;
   const std::vector<float> q = ArrayFromBf16(p.q, elements);
   std::vector<float> out(elements);

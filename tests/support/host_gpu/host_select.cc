@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
+#include "tests/support/host_gpu/host_cpu.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_numbers.h"
 
@@ -105,6 +106,24 @@ void Select(Stream, const cuda::SelectParams& p) {
   }
 }
 
+void TopK(Stream, const float* values, int64_t stride, const cuda::SelectionList* lists, int num_lists,
+          uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
+  for (int i = 0; i < num_lists; ++i) {
+    const cuda::SelectionList& list = lists[i];
+    const uint32_t selectable = list.last > list.first ? list.last - list.first : 0;
+    WINNOW_CHECK(list.last <= max_keys && list.budget <= max_budget);
+    counts[i] = std::min(selectable, list.budget);
+    if (counts[i] == 0) continue;
+    std::vector<uint32_t> scratch(TopKScratchWords(selectable));
+    Cpu().top_k({.values = values + i * stride,
+                 .first = list.first,
+                 .last = list.last,
+                 .k = counts[i],
+                 .indices = selected + static_cast<size_t>(i) * max_budget,
+                 .scratch = scratch.data()});
+  }
+}
+
 void TellCounts(Stream, const cuda::TellCountsParams& p) {
   for (int list = 0; list < p.num_lists; ++list) {
     if (p.list_positions[list] != cuda::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
@@ -117,6 +136,7 @@ cuda::SelectionKernels HostSelectionKernels() {
   cuda::SelectionKernels kernels{};
   kernels.select_scratch_bytes = [](const cuda::SelectParams&) { return size_t{256}; };
   kernels.select = Select;
+  kernels.top_k = TopK;
   return kernels;
 }
 

@@ -84,9 +84,9 @@ int Run() {
       if (!absl::GetFlag(benching ? FLAGS_bench : FLAGS_check) || (benching && gpu.few_small)) continue;
       for (const GpuSection& section :
            {ElementwiseSection(), MatmulSection(), ExpertsSection(), AttentionSection(), LatentSection(),
-            LatentAttentionSection(), BesideSection(), SelectionSection(), CacheSection(), DeviceSelectionSection(),
-            PageUnitsSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(), ServeSection(),
-            TensorParallelSection(), TransportSection()}) {
+            LatentAttentionSection(), IndexerSection(), BesideSection(), SelectionSection(), CacheSection(),
+            DeviceSelectionSection(), PageUnitsSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(),
+            ServeSection(), TensorParallelSection(), TransportSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

@@ -247,6 +247,56 @@ void CheckPrefill(GpuContext& gpu, const DecodeCase& c, int first_position, int 
   gpu.FreeAll();
 }
 
+// Each query to positions of its own.
+void CheckSelected(GpuContext& gpu, const DecodeCase& c, int num_queries, uint32_t count) {
+  constexpr uint32_t kRows = 1500;
+  const size_t row_elements = c.key_dim + c.index_dim, query_elements = static_cast<size_t>(c.num_heads) * c.key_dim;
+  const std::vector<uint16_t> rows = RandomBf16(gpu.random, kRows * row_elements, 2);
+  std::vector<float> keys;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i % row_elements < static_cast<size_t>(c.key_dim)) keys.push_back(FromBf16(rows[i]));
+  }
+  std::vector<uint32_t> selected, all(kRows);
+  for (uint32_t i = 0; i < kRows; ++i) all[i] = i;
+  for (int query = 0; query < num_queries; ++query) {
+    std::sample(all.begin(), all.end(), std::back_inserter(selected), count, gpu.random);
+  }
+  const std::vector<uint16_t> q = RandomBf16(gpu.random, num_queries * query_elements, 3);
+  cuda::PrefillAttentionParams params;
+  params.q = gpu.Upload(q);
+  params.num_queries = num_queries;
+  params.num_query_heads = c.num_heads;
+  params.num_kv_heads = 1;
+  params.head_dim = c.key_dim;
+  params.scale = 1 / std::sqrt(static_cast<float>(c.key_dim));
+  params.kv = gpu.Upload(rows);
+  params.kv_head_stride = kRows;
+  params.row = kRow;
+  params.row.index_dim = c.index_dim;
+  params.selected = gpu.Upload(selected);
+  params.selected_count = count;
+  auto* const out_at = gpu.New<uint16_t>(num_queries * query_elements);
+  params.out = out_at;
+  gpu.table.prefill->prefill_attention(gpu.stream, params);
+  const std::vector<uint16_t> out = gpu.Download(out_at, num_queries * query_elements);
+  Error error;
+  std::vector<float> query(c.key_dim), answer(c.key_dim);
+  for (int sample = 0; sample < 60; ++sample) {
+    const int at = sample < 2 ? sample * (num_queries - 1) : static_cast<int>(gpu.random() % num_queries);
+    const size_t from = at * query_elements + gpu.random() % c.num_heads * c.key_dim;
+    for (int d = 0; d < c.key_dim; ++d) query[d] = FromBf16(q[from + d]), answer[d] = FromBf16(out[from + d]);
+    Compare(
+        keys, c.key_dim, query.data(), params.scale, count, [&](uint32_t j) { return selected[at * count + j]; },
+        answer.data(), /*out_is_bf16=*/true, nullptr, error);
+  }
+  const std::string what = absl::StrCat("latent prefill, keys of ", c.key_dim, ", ", c.num_heads, " heads, ",
+                                        num_queries, " queries to ", count, " positions each");
+  gpu.report.Check(what, error.out, 1);
+  gpu.report.Check(what + ", unwritten",
+                   std::count_if(out.begin(), out.end(), [](uint16_t x) { return (x & 0x7fff) > 0x7f80; }), 0);
+  gpu.FreeAll();
+}
+
 const DecodeCase kCases[] = {{48, 4},   {64, 16},  {96, 8, true},         {80, 17},   {128, 33},      {320, 40},
                              {320, 20}, {576, 16}, {576, 64, false, 128}, {576, 128}, {576, 16, true}};
 
@@ -257,6 +307,8 @@ void Check(GpuContext& gpu) {
     CheckPrefill(gpu, c, 0, gpu.Size(333, 70));
     CheckPrefill(gpu, c, gpu.Size(1931, 131), 1);
     CheckPrefill(gpu, c, 700, gpu.Size(200, 33));
+    CheckSelected(gpu, c, 1, 64);
+    CheckSelected(gpu, c, gpu.Size(64, 9), gpu.Size(777u, 100u));
   }
 }
 

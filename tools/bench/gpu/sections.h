@@ -10,6 +10,7 @@ GpuSection DeviceSelectionSection();
 GpuSection ElementwiseSection();
 GpuSection EngineSection();
 GpuSection ExpertsSection();
+GpuSection IndexerSection();
 GpuSection LatentAttentionSection();
 GpuSection LatentSection();
 GpuSection MatmulSection();
