@@ -14,6 +14,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .digest = &kDigestKernels,
                                   .elementwise = &kElementwiseKernels,
                                   .experts = &kExpertKernels,
+                                  .indexer = &kIndexerKernels,
                                   .latent = &kLatentKernels,
                                   .matmul = &kMatmulKernels,
                                   .page_units = &kPageUnitKernels,

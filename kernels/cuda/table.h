@@ -13,6 +13,7 @@
 #include "kernels/cuda/device/probe.h"
 #include "kernels/cuda/device/row_moves.h"
 #include "kernels/cuda/experts/experts.h"
+#include "kernels/cuda/indexer/indexer.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/prefill/prefill_attention.h"
@@ -37,6 +38,7 @@ struct CudaTable {
   const DigestKernels* digest = nullptr;
   const ElementwiseKernels* elementwise = nullptr;
   const ExpertKernels* experts = nullptr;
+  const IndexerKernels* indexer = nullptr;
   const LatentKernels* latent = nullptr;
   const MatmulKernels* matmul = nullptr;
   const PageUnitKernels* page_units = nullptr;

@@ -117,7 +117,7 @@ void DeviceLayers::SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams s
   score.stride = index_stride();
   score.selections = index_.selections;
   WINNOW_CHECK(score.num_rows <= kIndexRows && score.max_keys <= index_stride());
-  table_.latent->index_scores(stream, score);
+  table_.indexer->scores(stream, score);
   table_.selection->top_k(stream, score.scores, score.stride, score.selections, score.num_rows, score.max_keys,
                           score.max_budget, index_.selected, index_.counts, /*scratch=*/nullptr);
 }

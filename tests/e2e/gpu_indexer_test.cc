@@ -58,28 +58,35 @@ class GpuIndexer : public testing::TestWithParam<ModelFamily> {
 };
 
 const Json kNative = {{"selection", "native"}}, kFewer = {{"selection", "native"}, {"budget", 16}},
-           kDense = {{"selection", "dense"}}, kDenseAtFirst = {{"selection", "native,dense_below_tokens=410"}};
+           kDense = {{"selection", "dense"}};
 
 // Prompts end before, at and behind the number of positions that is selected.
 TEST_P(GpuIndexer, SelectsInPlaceWhatACacheRankSelects) {
   const auto in_place = Start(), layered = Start({"--prefill=layered"}), by_frames = Start({"--select-in-place=off"});
   ASSERT_TRUE(in_place != nullptr && layered != nullptr && by_frames != nullptr);
   for (const uint32_t prompt : {3u, 30u, 47u, 48u, 400u, 700u}) {
-    for (const Json& selection : {Json(), kNative, kFewer, kDense, kDenseAtFirst}) {
+    for (const Json& selection : {Json(), kNative, kFewer, kDense}) {
       SCOPED_TRACE(selection.dump() + " behind " + std::to_string(prompt));
       const Json request = Request(prompt, prompt, selection);
       const Completion here = Ask(*in_place, request), there = Ask(*by_frames, request);
       EXPECT_EQ(here.ids, there.ids);
       EXPECT_EQ(LogProbs(here), LogProbs(there));
       EXPECT_EQ(LogProbs(Ask(*layered, request)), LogProbs(here));
-      // The steps do not change which of a row's positions are dense: that goes by frames in either.
-      const bool selects = selection != kDense && prompt > kTopK;
-      EXPECT_EQ(here.Stat("streamed_rows") > 0, selects && selection == kDenseAtFirst);
-      EXPECT_EQ(there.Stat("streamed_rows") > 0, selects);
+      EXPECT_EQ(here.Stat("streamed_rows"), 0);
+      EXPECT_EQ(there.Stat("streamed_rows") > 0, selection != kDense && prompt > kTopK);
     }
   }
   EXPECT_GT(in_place->MetricsOf("inference-0").Value("winnow_local_steps_total"), 0);
   for (const auto* cluster : {&in_place, &layered, &by_frames}) EXPECT_TRUE((*cluster)->Stop().ok());
+}
+
+TEST_P(GpuIndexer, WhatStepsDoNotServeGoesByFrames) {
+  for (const char* selection : {"native,dense_below_tokens=200", "native,reuse_interval=3"}) {
+    const auto cluster = Start({std::string("--selection=") + selection});
+    ASSERT_NE(cluster, nullptr);
+    EXPECT_GT(Ask(*cluster, Request(400, 3, nullptr)).Stat("streamed_rows"), 0) << selection;
+    EXPECT_TRUE(cluster->Stop().ok());
+  }
 }
 
 TEST_P(GpuIndexer, AnswersAreTheSameAloneOrAmongOthers) {

@@ -4,7 +4,6 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/latent/head_products.h"
-#include "kernels/cuda/latent/index_scores.h"
 #include "kernels/cuda/latent/latent.h"
 #include "kernels/indexer.h"
 
@@ -229,6 +228,6 @@ void Append(Stream stream, const LatentAppendParams& params) {
 
 }  // namespace
 
-const LatentKernels kLatentKernels = {.append = Append, .head_products = HeadProducts, .index_scores = IndexScores};
+const LatentKernels kLatentKernels = {.append = Append, .head_products = HeadProducts};
 
 }  // namespace winnow::cuda

@@ -20,6 +20,7 @@
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_exchange.h"
 #include "tests/support/host_gpu/host_experts.h"
+#include "tests/support/host_gpu/host_indexer.h"
 #include "tests/support/host_gpu/host_latent.h"
 #include "tests/support/host_gpu/host_nccl.h"
 #include "tests/support/host_gpu/host_numbers.h"
@@ -309,6 +310,7 @@ struct HostKernels {
   cuda::SelectionKernels selection = HostSelectionKernels();
   cuda::PageUnitKernels page_units = HostPageUnitKernels();
   cuda::ElementwiseKernels elementwise{};
+  cuda::IndexerKernels indexer = HostIndexerKernels();
   cuda::LatentKernels latent = HostLatentKernels();
   cuda::MatmulKernels matmul{};
   cuda::PrefillAttentionKernels prefill = HostPrefillKernels();
@@ -346,6 +348,7 @@ struct HostKernels {
     table.page_units = &page_units;
     table.selection = &selection;
     table.elementwise = &elementwise;
+    table.indexer = &indexer;
     table.latent = &latent;
     table.matmul = &matmul;
     table.prefill = &prefill;

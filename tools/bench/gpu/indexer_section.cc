@@ -215,7 +215,7 @@ Launch MakeLaunch(GpuContext& gpu, const Shape& shape, bool in_slots) {
 
 void Run(GpuContext& gpu, const Launch& launch) {
   const cuda::IndexScoreParams& p = launch.params;
-  gpu.table.latent->index_scores(gpu.stream, p);
+  gpu.table.indexer->scores(gpu.stream, p);
   gpu.table.selection->top_k(gpu.stream, p.scores, p.stride, p.selections, p.num_rows, p.max_keys, p.max_budget,
                              launch.selected, launch.num_selected, nullptr);
 }
@@ -354,7 +354,7 @@ void Bench(GpuContext& gpu) {
           [&](cuda::Stream stream, int set) {
             cuda::IndexScoreParams of = params;
             of.rows = pools[set];
-            gpu.table.latent->index_scores(stream, of);
+            gpu.table.indexer->scores(stream, of);
             if (!with_top_k) return;
             gpu.table.selection->top_k(stream, of.scores, of.stride, of.selections, num_rows, count, kTopK, selected,
                                        counts, nullptr);

@@ -5,7 +5,8 @@
 #include "common/base/check.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
-#include "kernels/cuda/latent/index_scores.h"
+#include "kernels/cuda/indexer/indexer.h"
+#include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/select/predict.h"
 
@@ -181,12 +182,10 @@ __global__ void __launch_bounds__(kThreads, 2) IndexScoresKernel(const __grid_co
   }
 }
 
-}  // namespace
-
-void IndexScores(Stream stream, const IndexScoreParams& params) {
+void Scores(Stream stream, const IndexScoreParams& params) {
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMostRows && params.stride % 4 == 0);
-  WINNOW_CHECK(params.num_heads <= kMaxIndexHeads && params.dim % 8 == 0 &&
-               params.dim <= kMaxIndexDim && params.key_dim % 8 == 0);
+  WINNOW_CHECK(params.num_heads <= kMaxIndexHeads && params.dim % 8 == 0 && params.dim <= kMaxIndexDim &&
+               params.key_dim % 8 == 0);
   const int64_t tiles = (int64_t{params.max_keys} + kTileKeys - 1) / kTileKeys * params.num_rows;
   const int64_t most = 2 * DeviceAttribute(cudaDevAttrMultiProcessorCount);
   LaunchDependent(IndexScoresKernel,
@@ -195,5 +194,9 @@ void IndexScores(Stream stream, const IndexScoreParams& params) {
                    .shared_bytes = static_cast<size_t>(WholeHeads(params.num_heads)) * HeadPitch(params.dim)},
                   stream, params);
 }
+
+}  // namespace
+
+const IndexerKernels kIndexerKernels = {.scores = Scores};
 
 }  // namespace winnow::cuda
