@@ -2,22 +2,12 @@
 
 #include <cstring>
 
-#include "cache_rank/select/predictor/from_past.h"
 #include "cache_rank/step/frame_checks.h"
 #include "common/base/kv_shard.h"
+#include "common/selection/rows_alone.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
-
-namespace {
-
-// Whether steps that select elsewhere leave nothing to be kept here but their rows: no queries for later predictions,
-// no verdicts.
-bool NeedsRowsAlone(const SelectionSpec& spec) {
-  return !PredictsFromPast(spec.predictor) && !WaitsForVerdict(spec) && spec.reuse_interval == 1;
-}
-
-}  // namespace
 
 absl::Status StepRowsIntake::Take(PeerLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
@@ -38,6 +28,7 @@ absl::Status StepRowsIntake::Take(PeerLink& link, const ReceivedFrame& frame) {
     WINNOW_RETURN_IF_ERROR(CheckPayload(frame, end));
     TakeEntry(link, entry, shard, frame.payload().data() + first);
   }
+  metrics_->plans.Add(1);
   streamer_->Pump(link);
   return absl::OkStatus();
 }

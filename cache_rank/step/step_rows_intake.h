@@ -11,7 +11,7 @@
 
 namespace winnow {
 
-// Takes the rows of decode steps that an inference rank ran on its own device (wire::FrameType::kStepRows): they are
+// Takes the rows of decode steps that needed nothing of this cache rank (wire::FrameType::kStepRows): they are
 // stored as those of a plan would have been, with the journal, and answered by a watermark. Such a sequence attends to
 // everything, or its rows are selected where they are computed. Data-plane thread.
 class StepRowsIntake {

@@ -137,7 +137,7 @@ void WriteMirrors(const CacheRankSnapshot& s, FamilyWriter& writer) {
 void WriteDataPlane(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Gauge("winnow_channels", "Open data-plane channels.", Count(s.channels));
   writer.Gauge("winnow_queued_frames", "Outgoing frames that wait for the peer's window.", Count(s.queued_frames));
-  writer.Counter("winnow_plans_total", "Step plans received.", Count(s.plans));
+  writer.Counter("winnow_plans_total", "Plans of steps received, and rows of steps that needed none.", Count(s.plans));
   writer.Counter("winnow_appended_rows_total", "KV rows received and stored, one per layer and kv head.",
                  Count(s.appended_rows));
   writer.Counter("winnow_frames_received_total", "Data-plane frames received.", Count(s.frames_received));

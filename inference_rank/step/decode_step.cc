@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "common/base/check.h"
+#include "common/selection/rows_alone.h"
 
 namespace winnow {
 namespace {
@@ -46,6 +48,7 @@ DecodeStep::DecodeStep(Transport& transport, const KvLayout& layout, InferenceRa
       metrics_(metrics),
       waits_(waits),
       sender_(transport, layout, waits),
+      rows_sender_(transport, layout, waits),
       verdicts_(layout) {}
 
 void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
@@ -81,7 +84,14 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
     const bool predicts = selects && sequence->spec.predictor == Predictor::kDepth;
     const bool projects_there = sequence->spec.projection == Projection::kCacheRank;
     if (predicts) (projects_there ? hidden_lookahead_ : lookahead_) = static_cast<int>(sequence->spec.lookahead);
+    FrameStepRow row{.sequence = sequence,
+                     .position = position,
+                     .token_id = sequence->token_at(position),
+                     .dense_lists = dense_lists};
+    row.judged = WaitsForVerdict(sequence->spec) && sparse;
+    row.sends_alone = SendsAlone(row, selects, needs_delta);
     for (const ShardLink& shard : sequence->shards) {
+      if (row.sends_alone) break;
       LinkPlan& part = plans_.Of(shard.link.get());
       part.members.push_back({static_cast<int>(rows_.size()), shard.shard});
       part.needs_queries |= UsesQueries(sequence->spec);
@@ -89,19 +99,43 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
       part.needs_predictions |= predicts && !projects_there;
       part.needs_hidden |= predicts && projects_there;
     }
-    const bool judged = WaitsForVerdict(sequence->spec) && sparse;
-    waits_for_partials_ |= judged;
-    rows_.push_back({.sequence = sequence,
-                     .position = position,
-                     .token_id = sequence->token_at(position),
-                     .dense_lists = dense_lists,
-                     .judged = judged});
+    waits_for_partials_ |= row.judged;
+    rows_.push_back(row);
     token_ids_.push_back(rows_.back().token_id);
     positions_.push_back(position);
   }
   for (const LinkPlan& part : plans_.all()) {
     if (absl::Status posted = sender_.PostPlan(plan_, part, rows_); !posted.ok()) Poison(part, posted);
   }
+}
+
+bool DecodeStep::SendsAlone(const FrameStepRow& row, bool selects, bool needs_delta) const {
+  const SelectionSpec& spec = row.sequence->spec;
+  return row.dense_lists == layout_.num_lists() && !selects && !needs_delta && NeedsRowsAlone(spec) &&
+         spec.prefetch == Prefetch::kNone && StepRowsSender::FitsFrame(layout_);
+}
+
+void DecodeStep::KeepRows(const DecodeLayerOutput& output) {
+  const size_t bytes = layout_.num_kv_heads * layout_.row_bytes();
+  kept_rows_.resize(rows_.size() * layout_.num_layers * bytes);
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (!rows_[row].sends_alone) continue;
+    std::memcpy(kept_rows_.data() + (row * layout_.num_layers + output.layer) * bytes, output.kv_rows + row * bytes,
+                bytes);
+  }
+}
+
+void DecodeStep::SendKeptRows() {
+  sent_alone_.clear();
+  const size_t bytes = layout_.num_lists() * layout_.row_bytes();
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    if (!rows_[row].sends_alone || !Waits(static_cast<int>(row))) continue;
+    sent_alone_.push_back({.sequence = rows_[row].sequence,
+                           .position = rows_[row].position,
+                           .token_id = rows_[row].token_id,
+                           .kv_rows = kept_rows_.data() + row * bytes});
+  }
+  if (!sent_alone_.empty()) rows_sender_.Send(sent_alone_);
 }
 
 void DecodeStep::PlacesOfRows(HeadRange heads, std::span<void*> places) const {
@@ -123,6 +157,7 @@ void DecodeStep::Publish(const DecodeLayerOutput& output) {
   const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
                           static_cast<uint32_t>(rows_.size()));
   if (waits_for_partials_) AwaitVerdictsOn(output.layer);
+  KeepRows(output);
   const size_t row_bytes = layout_.row_bytes();
   for (size_t row = 0; row < rows_.size() && !output.rows_are_resident; ++row) {
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
@@ -351,6 +386,7 @@ absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& 
 
 void DecodeStep::Finish() {
   active_ = false;
+  SendKeptRows();
   metrics_.selection_lookups += step_lookups_;
   metrics_.selection_hits += step_lookups_ - step_streamed_;
   metrics_.streamed_rows += step_streamed_;

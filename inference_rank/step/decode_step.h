@@ -11,6 +11,7 @@
 #include "inference_rank/step/frame_writer.h"
 #include "inference_rank/step/layer_verdicts.h"
 #include "inference_rank/step/link_plan.h"
+#include "inference_rank/step/step_rows_sender.h"
 #include "model/forward.h"
 #include "transport/transport.h"
 
@@ -18,7 +19,9 @@ namespace winnow {
 
 // The KV side of one decode iteration: opens a plan on every cache rank concerned, sends each layer's rows and queries,
 // commits the deltas that come back, tells attention which slots to read, and collects the partial states that correct
-// it where a sequence waits for verdicts.
+// it where a sequence waits for verdicts. What attends to everything, and leaves no queries behind, has no part in the
+// plan: its K and V go out together after the last layer, so that a cache rank on the same cores is woken once in a
+// step and not in every layer.
 //
 // A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
 // and recent rows only, their logits are discarded, and Sequence::failure is set. What later layers compute of such a
@@ -53,6 +56,10 @@ class DecodeStep final : public DecodeKv {
   std::span<const PartialAttention> AwaitPartials(int layer) override;
 
  private:
+  bool SendsAlone(const FrameStepRow& row, bool selects, bool needs_delta) const;
+  void KeepRows(const DecodeLayerOutput& output);
+  void SendKeptRows();
+
   // What the link has of the plan that a frame is about; null when that is of another step, INVALID_ARGUMENT when the
   // link is not concerned.
   absl::StatusOr<const LinkPlan*> PartOf(const CacheLink& link, const wire::FrameHeader& header);
@@ -80,6 +87,7 @@ class DecodeStep final : public DecodeKv {
   const DataPlaneWaits waits_;
 
   PlanSender sender_;
+  StepRowsSender rows_sender_;
   // The step under way.
   uint64_t plan_ = 0;
   bool active_ = false;
@@ -90,6 +98,8 @@ class DecodeStep final : public DecodeKv {
   uint64_t step_streamed_ = 0;
   std::vector<FrameStepRow> rows_;
   LinkPlans plans_;
+  std::vector<std::byte> kept_rows_;  // [rows][num_layers][num_kv_heads] K and V of those that are sent alone
+  std::vector<StepRowsSender::Row> sent_alone_;
   std::vector<uint32_t> token_ids_;
   std::vector<uint32_t> positions_;
   std::vector<uint16_t> missing_;  // [num_layers][num_rows] kv heads whose delta is awaited and has not come, of all

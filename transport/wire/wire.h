@@ -39,7 +39,7 @@ enum class FrameType : uint8_t {
       6,  // prefill, instead of kAppendRange: push number `plan` of the lane holds the rows, in the cache rank's GPU
   kPrefixQueries = 7,  // prefill: f32 [count][num_query_heads][head_dim] rotated queries of one sequence and layer, of
   // positions from apply_position on; attention over rows [0, flags), whole key tiles, is asked for
-  kStepRows = 8,  // rows that steps on the inference rank's own device have computed, outside of plans: StepRowEntry
+  kStepRows = 8,  // rows of steps that needed nothing of the cache rank, outside of plans: StepRowEntry
                   // [row_count], then, from a multiple of kRowAlignment on, the rows of each entry
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
