@@ -7,7 +7,7 @@
 namespace winnow {
 
 struct FewestRowsScratch {
-  std::vector<uint16_t> bucket_of;
+  std::vector<uint32_t> bucket_of;
   std::vector<double> bucket_mass;
   std::vector<uint32_t> contested;
 };
@@ -25,22 +25,26 @@ void KeepFewestRows(const float* importance, double held, double target, Mass ma
   constexpr int kBucketBits = 18;
   const auto ordered_bits = [](float value) {
     const uint32_t bits = std::bit_cast<uint32_t>(value);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+    return bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u);
   };
   const auto more_important = [&](uint32_t a, uint32_t b) {
     return importance[a] != importance[b] ? importance[a] > importance[b] : a < b;
   };
   if (held >= target) return rows->clear();
 
+  // The loops over all rows have no branch that depends on a row: half of them would be mispredicted.
+  const size_t count = rows->size();
+  scratch.bucket_of.resize(count);
+  uint32_t* const bucket_of = scratch.bucket_of.data();
   uint32_t most = 0;
-  for (const uint32_t row : *rows) most = std::max(most, ordered_bits(importance[row]));
-  scratch.bucket_of.resize(rows->size());
+  for (size_t i = 0; i < count; ++i) {
+    bucket_of[i] = ordered_bits(importance[(*rows)[i]]);
+    most = std::max(most, bucket_of[i]);
+  }
   scratch.bucket_mass.assign(kBuckets, 0);
-  for (size_t i = 0; i < rows->size(); ++i) {
-    const uint32_t row = (*rows)[i];
-    const uint32_t bucket = std::min((most - ordered_bits(importance[row])) >> kBucketBits, kBuckets - 1);
-    scratch.bucket_of[i] = static_cast<uint16_t>(bucket);
-    scratch.bucket_mass[bucket] += mass_of(row);
+  for (size_t i = 0; i < count; ++i) {
+    bucket_of[i] = std::min((most - bucket_of[i]) >> kBucketBits, kBuckets - 1);
+    scratch.bucket_mass[bucket_of[i]] += mass_of((*rows)[i]);
   }
   uint32_t last_bucket = 0;
   while (last_bucket < kBuckets && !(held + scratch.bucket_mass[last_bucket] >= target)) {
@@ -49,17 +53,24 @@ void KeepFewestRows(const float* importance, double held, double target, Mass ma
   if (last_bucket == kBuckets) return;
 
   std::vector<uint32_t>& contested = scratch.contested;
-  contested.clear();
-  for (size_t i = 0; i < rows->size(); ++i) {
-    if (scratch.bucket_of[i] == last_bucket) contested.push_back((*rows)[i]);
+  contested.resize(count);
+  size_t num_contested = 0;
+  for (size_t i = 0; i < count; ++i) {
+    contested[num_contested] = (*rows)[i];
+    num_contested += bucket_of[i] == last_bucket;
   }
+  contested.resize(num_contested);
   std::sort(contested.begin(), contested.end(), more_important);
   size_t last = 0;
   while (last + 1 < contested.size() && !((held += mass_of(contested[last])) >= target)) ++last;
+  const uint32_t last_row = contested[last];
+  const float least = importance[last_row];
   size_t kept = 0;
-  for (size_t i = 0; i < rows->size(); ++i) {
-    const uint32_t row = (*rows)[i], bucket = scratch.bucket_of[i];
-    if (bucket < last_bucket || (bucket == last_bucket && !more_important(contested[last], row))) (*rows)[kept++] = row;
+  for (size_t i = 0; i < count; ++i) {
+    const uint32_t row = (*rows)[i];
+    const bool wins = (importance[row] > least) | ((importance[row] == least) & (row <= last_row));
+    (*rows)[kept] = row;
+    kept += (bucket_of[i] < last_bucket) | ((bucket_of[i] == last_bucket) & wins);
   }
   rows->resize(kept);
 }
