@@ -247,7 +247,8 @@ std::optional<ReceivedFrame> FramedChannel::NextFrame() {
     ++transport_.mutable_counters().frames_delivered;
     const std::span<const std::byte> payload = block->bytes();
     const wire::FrameHeader header = block->header;
-    return ReceivedFrame(header, payload, block.release(), ReleaseReceived);
+    const bool is_pinned = block->memory != nullptr && block->memory->is_pinned();
+    return ReceivedFrame(header, payload, block.release(), ReleaseReceived, is_pinned);
   }
   return std::nullopt;
 }

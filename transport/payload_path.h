@@ -19,6 +19,8 @@ class PayloadMemory {
   virtual ~PayloadMemory() = default;
   // The payload's holder is done with it. The thread of the channel that it belongs to, also after that channel's end.
   virtual void Free(std::byte* payload) = 0;
+  // The GPUs of this process read payloads where they lie.
+  virtual bool is_pinned() const { return false; }
 };
 
 // Names a payload that stays where it is, or comes another way, while its header is sent (payload_path.h).

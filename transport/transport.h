@@ -95,13 +95,14 @@ class ReceivedFrame {
  public:
   ReceivedFrame() = default;
   ReceivedFrame(const wire::FrameHeader& header, std::span<const std::byte> payload, void* owner,
-                void (*release)(void* owner, const std::byte* payload, size_t bytes))
-      : header_(header), payload_(payload), owner_(owner), release_(release) {}
+                void (*release)(void* owner, const std::byte* payload, size_t bytes), bool is_pinned = false)
+      : header_(header), payload_(payload), is_pinned_(is_pinned), owner_(owner), release_(release) {}
   ReceivedFrame(ReceivedFrame&& other) noexcept { *this = std::move(other); }
   ReceivedFrame& operator=(ReceivedFrame&& other) noexcept {
     Reset();
     header_ = other.header_;
     payload_ = std::exchange(other.payload_, {});
+    is_pinned_ = other.is_pinned_;
     owner_ = std::exchange(other.owner_, nullptr);
     release_ = std::exchange(other.release_, nullptr);
     return *this;
@@ -110,6 +111,8 @@ class ReceivedFrame {
 
   const wire::FrameHeader& header() const { return header_; }
   std::span<const std::byte> payload() const { return payload_; }
+  // The GPUs of this process read the payload where it lies.
+  bool is_pinned() const { return is_pinned_; }
 
  private:
   void Reset() {
@@ -118,6 +121,7 @@ class ReceivedFrame {
   }
   wire::FrameHeader header_{};
   std::span<const std::byte> payload_;
+  bool is_pinned_ = false;
   void* owner_ = nullptr;
   void (*release_)(void*, const std::byte*, size_t) = nullptr;
 };

@@ -171,6 +171,19 @@ bool CudaForward::PublishLayer(int layer, DecodeKv& kv) {
   return true;
 }
 
+// True when the layer's slots, which need nothing of what it publishes, were there before its projections: then the GPU
+// goes on at once. Otherwise what it publishes goes out first, so that the cache rank selects for a later layer while
+// it sends the rows of this one.
+bool CudaForward::SlotsWereFirst(int layer, DecodeKv& kv) {
+  if (!may_run_ahead_ || !kv.SlotsComeFirst(layer)) return false;
+  At("waiting for the rows", layer);
+  // An error shows where the event is waited for.
+  while (!kv.PollSlots(layer)) {
+    if (decode_stages_[layer % 2].projected->HasPassed().value_or(true)) return false;
+  }
+  return true;
+}
+
 // The layer's attention and all that follows on the GPU until the next layer's slots are needed.
 bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
   DecodeStage& stage = decode_stages_[layer % 2];
@@ -205,7 +218,7 @@ std::span<float> CudaForward::Decode(std::span<const uint32_t> token_ids, std::s
   layers_->Embed(stream_, token_ids_, num_rows);
   EnqueueProjections(0, num_rows, kv);
   for (int l = 0; l < config_.num_layers; ++l) {
-    if (may_run_ahead_ && kv.SlotsComeFirst(l)) {
+    if (SlotsWereFirst(l, kv)) {
       if (!AttendLayer(l, num_rows, kv) || !PublishLayer(l, kv)) return {};
     } else {
       if (!PublishLayer(l, kv) || !AttendLayer(l, num_rows, kv)) return {};

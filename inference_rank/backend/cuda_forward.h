@@ -113,6 +113,7 @@ class CudaForward final : public Forward {
   // Of one layer of a decode step. Those that return bool return false when the device has failed.
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
   bool PublishLayer(int layer, DecodeKv& kv);
+  bool SlotsWereFirst(int layer, DecodeKv& kv);
   bool AttendLayer(int layer, int num_rows, DecodeKv& kv);
   bool Attend(DecodeStage& stage, int layer, int num_rows);
   bool AttendF32(DecodeStage& stage, int layer, int num_rows);

@@ -1,12 +1,19 @@
 #include "inference_rank/backend/device_row_mover.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
 #include "common/base/check.h"
 
 namespace winnow {
+namespace {
+
+// Rows that are fetched from where they lie are fetched as soon as there are so many.
+constexpr size_t kFetchedTogether = size_t{1} << 20;
+
+}  // namespace
 
 DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots,
                                size_t num_slots, const Options& options)
@@ -28,7 +35,8 @@ absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cud
   const bool is_int8 = options.int8_code_bytes > 0;
   WINNOW_CHECK(is_int8 ? options.row_bytes == mover->int8_slots_.row_bytes() && options.row_bytes % 8 == 0
                        : options.row_bytes % 16 == 0);
-  mover->max_moves_ = static_cast<uint32_t>(std::max<size_t>(options.staging_bytes / options.row_bytes, 64));
+  mover->max_moves_ =
+      static_cast<uint32_t>(std::bit_floor(std::max<size_t>(options.staging_bytes / options.row_bytes, 64)));
   const size_t moves_bytes = (mover->max_moves_ * sizeof(cuda::RowMove) + 255) / 256 * 256;
   WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
   mover->moves_ = static_cast<cuda::RowMove*>(mover->pinned_->data());
@@ -37,10 +45,9 @@ absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cud
   return mover;
 }
 
-uint8_t* DeviceRowMover::MarksOf(const void* address) {
-  const uintptr_t offset = reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(slots_);
-  // An address below the slots gives an offset beyond them.
-  return offset / row_bytes_ < marks_.size() ? &marks_[offset / row_bytes_] : nullptr;
+size_t DeviceRowMover::SlotAt(const void* address) const {
+  // An address below the slots gives one beyond them.
+  return (reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(slots_)) / row_bytes_;
 }
 
 void DeviceRowMover::Write(void* to, const void* host_row) {
@@ -50,10 +57,22 @@ void DeviceRowMover::Write(void* to, const void* host_row) {
   Add(to, staged);
 }
 
-// All rows are staged before the first is noted, because noting may launch what was noted before.
 void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
-                               const ParallelFor& threads) {
+                               const ParallelFor& threads, const std::shared_ptr<const void>& keep) {
   const auto* from = static_cast<const std::byte*>(host_rows);
+  if (keep != nullptr) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      MakeRoom();
+      AddRow(slots[i] - first_slot, from + i * row_bytes_);
+    }
+    // After the moves: those that had to be launched meanwhile are covered, too.
+    if (reading_.empty() || reading_.back() != keep) reading_.push_back(keep);
+    reading_bytes_ += slots.size() * row_bytes_;
+    // Early enough for the rows to be fetched while others come.
+    if (reading_bytes_ >= kFetchedTogether) Flush();
+    return;
+  }
+  // All rows are staged before the first is noted, because noting may launch what was noted before.
   while (!slots.empty()) {
     MakeRoom();
     const size_t count = std::min<size_t>(slots.size(), num_done_ + max_moves_ - num_moves_);
@@ -62,7 +81,7 @@ void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_s
         std::memcpy(Staged(num_moves_ + i), from + i * row_bytes_, row_bytes_);
       }
     });
-    for (const uint32_t slot : slots.first(count)) AddStaged(slot - first_slot);
+    for (const uint32_t slot : slots.first(count)) AddRow(slot - first_slot, Staged(num_moves_));
     slots = slots.subspan(count);
     from += count * row_bytes_;
   }
@@ -84,7 +103,7 @@ void DeviceRowMover::CopyBeside(std::span<const BlockCopy> blocks, size_t block_
                    until_full = num_done_ + max_moves_ - num_moves_;
     const size_t count = std::min<size_t>(blocks.size(), std::min(until_round_ends, until_full));
     for (const BlockCopy& block : blocks.first(count)) {
-      moves_[num_moves_++ % max_moves_] = {.from = block.from, .to = block.to};
+      moves_[IndexOf(num_moves_++)] = {.from = block.from, .to = block.to};
     }
     Launch(num_moves_, block_bytes);
     blocks = blocks.subspan(count);
@@ -93,24 +112,36 @@ void DeviceRowMover::CopyBeside(std::span<const BlockCopy> blocks, size_t block_
 
 void DeviceRowMover::WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) {
   Flush();  // moves that read or write the same memory come before
-  Kept& kept = kept_[num_kept_++ % kMostKept];
-  // An error is sticky: whoever synchronises next sees it again.
-  if (kept.rows != nullptr) (void)kept.copied->Wait();
   device_.Bind();
   device_.CopyRowsAsync(pieces.to, pieces.to_stride, pieces.from, pieces.from_stride, pieces.piece_bytes,
                         pieces.num_pieces, stream_);
-  kept.copied->Record(stream_);
-  kept.rows = std::move(keep);
+  Keep(std::move(keep));
 }
 
-void DeviceRowMover::ReleaseRead() {
+void DeviceRowMover::Keep(std::shared_ptr<const void> rows) {
+  Kept& kept = kept_[num_kept_++ % kMostKept];
+  // An error is sticky: whoever synchronises next sees it again.
+  if (kept.rows != nullptr) (void)kept.copied->Wait();
+  kept.copied->Record(stream_);
+  kept.rows = std::move(rows);
+}
+
+bool DeviceRowMover::ReleaseRead() {
+  bool all = reading_.empty();
   for (Kept& kept : kept_) {
+    if (kept.rows == nullptr) continue;
     // After an error nothing is read any more.
-    if (kept.rows != nullptr && kept.copied->HasPassed().value_or(true)) kept.rows.reset();
+    if (kept.copied->HasPassed().value_or(true)) {
+      kept.rows.reset();
+    } else {
+      all = false;
+    }
   }
+  return all;
 }
 
 void DeviceRowMover::ReleaseAll() {
+  Flush();
   for (Kept& kept : kept_) {
     if (kept.rows != nullptr) (void)kept.copied->Wait();
     kept.rows.reset();
@@ -119,21 +150,18 @@ void DeviceRowMover::ReleaseAll() {
 
 // Moves of one launch are not ordered: one that meets an earlier one starts the next launch.
 void DeviceRowMover::Add(void* to, const void* from) {
-  uint8_t* const source = MarksOf(from);
-  uint8_t* const target = MarksOf(to);
-  WINNOW_CHECK(target != nullptr);
-  if (*target != 0 || (source != nullptr && (*source & kWritten) != 0)) Flush();
-  SetMark(target, kWritten);
-  if (source != nullptr) SetMark(source, kRead);
-  moves_[num_moves_++ % max_moves_] = {.from = from, .to = to};
+  const size_t source = SlotAt(from), target = SlotAt(to);
+  const bool from_slot = source < marks_.size();
+  if (from_slot && (MarkOf(source) & kWritten) != 0) Flush();
+  AddRow(target, from);
+  if (from_slot) SetMark(source, kRead);
 }
 
-void DeviceRowMover::AddStaged(size_t slot) {
+void DeviceRowMover::AddRow(size_t slot, const void* from) {
   WINNOW_CHECK(slot < marks_.size());
-  if (marks_[slot] != 0) Flush();
-  SetMark(&marks_[slot], kWritten);
-  moves_[num_moves_ % max_moves_] = {.from = Staged(num_moves_), .to = slots_ + slot * row_bytes_};
-  ++num_moves_;
+  if (MarkOf(slot) != 0) Flush();
+  SetMark(slot, kWritten);
+  moves_[IndexOf(num_moves_++)] = {.from = from, .to = slots_ + slot * row_bytes_};
 }
 
 void DeviceRowMover::MakeRoom() {
@@ -147,7 +175,7 @@ void DeviceRowMover::MakeRoom() {
 // Up to move `end`, which lies in the same round of the staging.
 void DeviceRowMover::Launch(uint64_t end, size_t bytes_each) {
   device_.Bind();  // the engine's thread may have written to another GPU before
-  table_.rows->move_rows(stream_, {.moves = moves_ + num_launched_ % max_moves_,
+  table_.rows->move_rows(stream_, {.moves = moves_ + IndexOf(num_launched_),
                                    .num_moves = static_cast<uint32_t>(end - num_launched_),
                                    .row_bytes = bytes_each,
                                    .int8_slots = int8_slots_});
@@ -155,12 +183,26 @@ void DeviceRowMover::Launch(uint64_t end, size_t bytes_each) {
 }
 
 void DeviceRowMover::Flush() {
+  LaunchNoted();
+  if (reading_.empty()) return;
+  Keep(std::make_shared<std::vector<std::shared_ptr<const void>>>(std::move(reading_)));
+  reading_.clear();
+  reading_bytes_ = 0;
+}
+
+void DeviceRowMover::LaunchNoted() {
   if (num_launched_ == num_moves_) return;
   const uint64_t round_end = (num_launched_ / max_moves_ + 1) * max_moves_;
   if (round_end < num_moves_) Launch(round_end, row_bytes_);
   Launch(num_moves_, row_bytes_);
-  for (uint8_t* marks : touched_) *marks = 0;
-  touched_.clear();
+  ClearMarks();
+}
+
+void DeviceRowMover::ClearMarks() {
+  launch_ = static_cast<Mark>(launch_ + kThisLaunch);
+  if (launch_ != 0) return;
+  std::fill(marks_.begin(), marks_.end(), 0);
+  launch_ = kThisLaunch;
 }
 
 }  // namespace winnow

@@ -13,11 +13,11 @@
 namespace winnow {
 
 // Moves rows into the slots of a GPU. Rows of host memory are copied to pinned memory at once and fetched from there by
-// the GPU; Flush launches everything that has been noted as one kernel, or as several where a later move touches what
-// an earlier one reads or writes. Rows that are no slots (of a prompt in prefill) are copied to slots; they come from
-// the host or from slots, many at once, behind the moves that have been noted: a copy on the stream takes them from
-// where they lie.
-// Errors of launches show where the stream is synchronised next.
+// the GPU, or from where they lie, if that is pinned and kept; Flush launches everything that has been noted as one
+// kernel, or as several where a later move touches what an earlier one reads or writes. Rows that are no slots (of a
+// prompt in prefill) are copied to slots; they come from the host or from slots, many at once, behind the moves that
+// have been noted: a copy on the stream takes them from where they lie. Errors of launches show where the stream is
+// synchronised next.
 class DeviceRowMover final : public RowMover {
  public:
   struct Options {
@@ -34,11 +34,11 @@ class DeviceRowMover final : public RowMover {
 
   void Write(void* to, const void* host_row) override;
   void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
-                 const ParallelFor& threads) override;
+                 const ParallelFor& threads, const std::shared_ptr<const void>& keep) override;
   void Copy(void* to, const void* device_row) override;
   void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) override;
   void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) override;
-  void ReleaseRead() override;
+  bool ReleaseRead() override;
   void ReleaseAll() override;
 
   // Launches what has been noted.
@@ -50,21 +50,28 @@ class DeviceRowMover final : public RowMover {
   size_t pinned_bytes() const { return pinned_->bytes(); }
 
  private:
-  enum Mark : uint8_t { kRead = 1, kWritten = 2 };
+  // What the moves that are not launched do with a slot: these bits, if the others say that they are of this launch.
+  // Otherwise nothing.
+  using Mark = uint16_t;
+  static constexpr Mark kRead = 1, kWritten = 2, kThisLaunch = 4;
   DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
                  const Options& options);
   void Add(void* to, const void* from);
-  // Adds a move of a row that is no slot's.
-  void AddStaged(size_t slot);
-  void SetMark(uint8_t* marks, Mark bit) {
-    if (*marks == 0) touched_.push_back(marks);
-    *marks |= bit;
-  }
+  // Adds a move to that slot of a row of host memory.
+  void AddRow(size_t slot, const void* from);
+  // Holds something until what has been launched is done.
+  void Keep(std::shared_ptr<const void> rows);
+  Mark MarkOf(size_t slot) const { return marks_[slot] >= launch_ ? marks_[slot] & (kRead | kWritten) : 0; }
+  void SetMark(size_t slot, Mark bit) { marks_[slot] = launch_ | MarkOf(slot) | bit; }
+  void ClearMarks();
+  // Where a move lies, and the row that is staged for it.
+  size_t IndexOf(uint64_t move) const { return move & (max_moves_ - 1); }
   void MakeRoom();
-  std::byte* Staged(uint64_t move) const { return rows_ + move % max_moves_ * row_bytes_; }
+  void LaunchNoted();
+  std::byte* Staged(uint64_t move) const { return rows_ + IndexOf(move) * row_bytes_; }
   void Launch(uint64_t end, size_t bytes_each);
-  // The marks of the slot at that address; null for memory that is no slot.
-  uint8_t* MarksOf(const void* address);
+  // The number of the slot at that address; no slot's for other memory.
+  size_t SlotAt(const void* address) const;
 
   const cuda::CudaTable& table_;
   cuda::Device& device_;
@@ -72,26 +79,29 @@ class DeviceRowMover final : public RowMover {
   std::byte* const slots_;
   const size_t row_bytes_;
   const cuda::Int8Slots int8_slots_;
-  uint32_t max_moves_ = 0;
+  uint32_t max_moves_ = 0;  // a power of two
   std::unique_ptr<cuda::DeviceMemory> pinned_;
   cuda::RowMove* moves_ = nullptr;  // [max_moves]
   std::byte* rows_ = nullptr;       // [max_moves] rows: that of a move, if it comes from the host, at its index
 
-  // What the last copies of pieces have read, by their number % kMostKept.
+  // What the last copies from host memory that is not staged have read, by their number % kMostKept.
   struct Kept {
     std::unique_ptr<cuda::Event> copied;
     std::shared_ptr<const void> rows;
   };
-  static constexpr size_t kMostKept = 4;
+  static constexpr size_t kMostKept = 8;
   std::array<Kept, kMostKept> kept_;
   size_t num_kept_ = 0;
+  // What moves that have been noted, and perhaps launched, read.
+  std::vector<std::shared_ptr<const void>> reading_;
+  size_t reading_bytes_ = 0;
 
-  // Since the start; move i has the index i % max_moves_.
+  // Since the start.
   uint64_t num_moves_ = 0;  // noted
   uint64_t num_launched_ = 0;
   uint64_t num_done_ = 0;
-  std::vector<uint8_t> marks_;     // [num_slots] of the moves that are not launched
-  std::vector<uint8_t*> touched_;  // marks that are not 0
+  std::vector<Mark> marks_;    // [num_slots]
+  Mark launch_ = kThisLaunch;  // a multiple of that, which grows
 };
 
 }  // namespace winnow

@@ -1,6 +1,7 @@
 // What an engine does with frames of cache ranks: watermarks, refills, prefetched rows, refusals.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/step/prefetch_commit.h"
@@ -21,7 +22,8 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
   switch (header.type) {
     case wire::FrameType::kDelta:
       if (header.phase == wire::Phase::kPrefetch) break;  // of one sequence, outside of plans
-      if (absl::Status status = decode_step_.OnDelta(*link, frame); !status.ok()) DistrustLink(*link, status);
+      if (absl::Status status = decode_step_.OnDelta(*link, std::move(frame)); !status.ok())
+        DistrustLink(*link, status);
       return;
     case wire::FrameType::kPartial:
       if (absl::Status status = decode_step_.OnPartial(*link, frame); !status.ok()) DistrustLink(*link, status);

@@ -36,17 +36,18 @@ class RowMover {
   // To a slot. `host_row` may be reused at once.
   virtual void Write(void* to, const void* host_row) = 0;
   // The same for rows that lie one behind the other, copied by `threads`, which may be empty. Slots are numbered from
-  // `first_slot` on.
+  // `first_slot` on. With a `keep` the device may fetch the rows from where they lie instead: it holds them until they
+  // have been fetched and ReleaseRead or another of these is called. It need not wait for a flush.
   virtual void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
-                         const ParallelFor& threads) = 0;
+                         const ParallelFor& threads, const std::shared_ptr<const void>& keep) = 0;
   virtual void Copy(void* to, const void* device_row) = 0;
   // Blocks of `block_bytes`, whole rows, of slots to memory that is no slot.
   virtual void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) = 0;
   // Rows of host memory to memory that is no slot, fetched from where they lie. `keep` holds them until they have been
   // and ReleaseRead or another of these is called; it may wait for earlier ones.
   virtual void WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) = 0;
-  // Lets go of what has been fetched; without waiting.
-  virtual void ReleaseRead() = 0;
+  // Lets go of what has been fetched, without waiting. True when nothing else is held.
+  virtual bool ReleaseRead() = 0;
   // The same of everything, once it has been.
   virtual void ReleaseAll() = 0;
 };

@@ -64,11 +64,12 @@ SlotPool::~SlotPool() {
   if (mapped_bytes_ > 0) munmap(parts_[0].rows, mapped_bytes_);
 }
 
-void SlotPool::WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows) {
+void SlotPool::WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows,
+                         const std::shared_ptr<const void>& keep) {
   if (slots.empty()) return;
   const int part = PartOf(slots[0]);
   if (RowMover* const mover = parts_[part].mover; mover != nullptr) {
-    return mover->WriteRows(slots, first_slot(part), host_rows, threads_);
+    return mover->WriteRows(slots, first_slot(part), host_rows, threads_, keep);
   }
   ForParts(threads_, slots.size(), kCopiedTogether, [&](size_t first, size_t number) {
     for (size_t i = first; i < first + number; ++i) {

@@ -68,8 +68,8 @@ class SlotPool {
       std::memcpy(RowIn(part, slot), host_row, row_bytes_);
     }
   }
-  // Write for rows that lie one behind the other, to slots of one part.
-  void WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows);
+  // Write for rows that lie one behind the other, to slots of one part. `keep`, which may be null: as RowMover says.
+  void WriteRows(std::span<const uint32_t> slots, const std::byte* host_rows, const std::shared_ptr<const void>& keep);
   // Threads of the engine that many rows are copied by.
   void UseThreads(ParallelFor threads) { threads_ = std::move(threads); }
   void Copy(uint32_t slot, const void* resident_row) {
@@ -97,10 +97,12 @@ class SlotPool {
                   static_cast<const std::byte*>(pieces.from) + i * pieces.from_stride, pieces.piece_bytes);
     }
   }
-  void ReleaseRead() {
+  bool ReleaseRead() {
+    bool all = true;
     for (const Part& part : parts_) {
-      if (part.mover != nullptr) part.mover->ReleaseRead();
+      if (part.mover != nullptr) all &= part.mover->ReleaseRead();
     }
+    return all;
   }
   void ReleaseAll() {
     for (const Part& part : parts_) {

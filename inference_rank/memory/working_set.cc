@@ -21,6 +21,12 @@ uint32_t ListPages(const KvLayout& layout, const SelectionSpec& spec, size_t lis
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
+uint32_t LargestOf(std::span<const uint32_t> values) {
+  uint32_t largest = 0;
+  for (const uint32_t value : values) largest = std::max(largest, value);
+  return largest;
+}
+
 }  // namespace
 
 uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts,
@@ -246,6 +252,13 @@ void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t posit
   for (uint32_t p = recent_start; p <= position; ++p) slots.push_back(RingSlot(list, p));
 }
 
+void WorkingSet::AppendPool(size_t list, std::span<const uint32_t> indices, std::vector<uint32_t>& slots) const {
+  const size_t first = slots.size();
+  slots.resize(first + indices.size());
+  std::transform(indices.begin(), indices.end(), slots.begin() + static_cast<ptrdiff_t>(first),
+                 [this, list](uint32_t index) { return PoolSlot(list, index); });
+}
+
 void WorkingSet::Advance(uint32_t position) {
   for (size_t list = 0; list < num_lists(); ++list) {
     if (by_position_) {
@@ -307,11 +320,9 @@ absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
           absl::StrCat("mask ", mask, " of query heads, of which there are ", lists_per_head_));
     }
   }
-  for (const uint32_t index : pool_indices) {
-    if (index >= pool_slots_[list]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("selected pool index ", index, " is outside the grant of ", pool_slots_[list]));
-    }
+  if (const uint32_t most = LargestOf(pool_indices); most >= pool_slots_[list] && !pool_indices.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("selected pool index ", most, " is outside the grant of ", pool_slots_[list]));
   }
   split_[list] = !members.empty();
   const std::span<std::vector<uint32_t>> slot_lists = SlotListsOf(list);
@@ -319,8 +330,12 @@ absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
     std::vector<uint32_t>& slots = slot_lists[head];
     slots.clear();
     AppendSinks(list, slots);
-    for (size_t i = 0; i < pool_indices.size(); ++i) {
-      if (members.empty() || (members[i] >> head & 1) != 0) slots.push_back(PoolSlot(list, pool_indices[i]));
+    if (members.empty()) {
+      AppendPool(list, pool_indices, slots);
+    } else {
+      for (size_t i = 0; i < pool_indices.size(); ++i) {
+        if ((members[i] >> head & 1) != 0) slots.push_back(PoolSlot(list, pool_indices[i]));
+      }
     }
     kept_[list * lists_per_head_ + head] = static_cast<uint32_t>(slots.size());
     AppendRecent(list, WindowStartOf(position), position, slots);
@@ -344,17 +359,15 @@ absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, 
 }
 
 absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices,
-                                        const std::byte* rows) {
+                                        const std::byte* rows, const std::shared_ptr<const void>& keep) {
   const size_t list = List(layer, kv_head);
-  streamed_slots_.clear();
-  for (const uint32_t pool_index : pool_indices) {
-    if (pool_index >= pool_slots_[list]) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("pool index ", pool_index, " is outside the grant of ", pool_slots_[list]));
-    }
-    streamed_slots_.push_back(PoolSlot(list, pool_index));
+  if (const uint32_t most = LargestOf(pool_indices); most >= pool_slots_[list] && !pool_indices.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("pool index ", most, " is outside the grant of ", pool_slots_[list]));
   }
-  slots_->WriteRows(streamed_slots_, rows);
+  streamed_slots_.clear();
+  AppendPool(list, pool_indices, streamed_slots_);
+  slots_->WriteRows(streamed_slots_, rows, keep);
   return absl::OkStatus();
 }
 

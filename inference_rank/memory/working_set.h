@@ -130,9 +130,11 @@ class WorkingSet {
   absl::Status SetSelection(int layer, int kv_head, uint32_t position, std::span<const uint32_t> pool_indices,
                             std::span<const QueryHeadMask> members = {});
   // Copies `local` rows from the ring and `streamed` rows from `rows` into the pool. Not while attention runs on this
-  // list.
+  // list. `keep`: as RowMover says.
   absl::Status CommitLocal(int layer, int kv_head, uint32_t position, std::span<const wire::LocalRow> local);
-  absl::Status CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices, const std::byte* rows);
+  absl::Status CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices, const std::byte* rows,
+                              const std::shared_ptr<const void>& keep = nullptr);
+  bool ReleaseRead() { return slots_->ReleaseRead(); }
 
   // Physical slots in position order for the position prepared last, as one list for all query heads of the group
   // (NumSlotLists 1) or one for each.
@@ -162,6 +164,7 @@ class WorkingSet {
   void AdvanceDense(size_t list, uint32_t position);
   void AdvanceKept(size_t list, uint32_t position);
   void AppendSinks(size_t list, std::vector<uint32_t>& slots) const;
+  void AppendPool(size_t list, std::span<const uint32_t> indices, std::vector<uint32_t>& slots) const;
   void AppendRecent(size_t list, uint32_t recent_start, uint32_t position, std::vector<uint32_t>& slots) const;
   // Those of a list that are in use.
   std::span<std::vector<uint32_t>> SlotListsOf(size_t list) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/selection/rows_alone.h"
@@ -12,6 +13,9 @@ namespace winnow {
 namespace {
 
 constexpr char kGone[] = "the cache rank is gone";
+constexpr std::chrono::milliseconds kLongestWait(5);
+// About what a GPU takes to fetch a frame's rows.
+constexpr std::chrono::microseconds kFetch(50);
 
 // The first layer whose delta the cache rank sends without what that layer publishes at this position.
 int FirstAheadLayer(const SelectionSpec& spec, uint32_t position, bool needs_delta) {
@@ -220,6 +224,17 @@ bool DecodeStep::Judged() const {
   return true;
 }
 
+void DecodeStep::NoteAwaited() {
+  for (const LinkPlan& part : plans_.all()) {
+    if (!part.link->alive()) Poison(part, absl::UnavailableError(kGone));
+    part.link->MarkAwaited();
+  }
+}
+
+bool DecodeStep::ReleaseFrames() {
+  return rows_.front().sequence->working_set->ReleaseRead();  // all have theirs in one pool
+}
+
 // Lets the transport work until `done`; poisons rows whose link ends, and calls `give_up` when the time is over, which
 // must make `done` true.
 template <typename Done, typename GiveUp>
@@ -229,12 +244,9 @@ void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std:
                           static_cast<uint32_t>(rows_.size()));
   const auto start = std::chrono::steady_clock::now();
   while (!done()) {
-    for (const LinkPlan& part : plans_.all()) {
-      if (!part.link->alive()) Poison(part, absl::UnavailableError(kGone));
-      part.link->MarkAwaited();
-    }
+    NoteAwaited();
     if (done()) break;
-    transport_.Wait(std::chrono::milliseconds(5), waits_.spin);
+    transport_.Wait(ReleaseFrames() ? kLongestWait : kFetch, waits_.spin);
     if (std::chrono::steady_clock::now() - start > waits_.timeout) give_up();
   }
   const auto waited = std::chrono::steady_clock::now() - start;
@@ -245,6 +257,15 @@ void DecodeStep::UseResidentOnly(int row, int layer) {
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
     WINNOW_CHECK(rows_[row].sequence->working_set->SetSelection(layer, head, positions_[row], {}).ok());
   }
+}
+
+bool DecodeStep::PollSlots(int layer) {
+  if (!Complete(layer)) {
+    NoteAwaited();
+    ReleaseFrames();
+    transport_.Progress();
+  }
+  return Complete(layer);
 }
 
 void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
@@ -336,21 +357,25 @@ absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntr
   return absl::OkStatus();
 }
 
-absl::Status DecodeStep::OnDelta(const CacheLink& link, const ReceivedFrame& frame) {
-  const wire::FrameHeader& header = frame.header();
+absl::Status DecodeStep::OnDelta(const CacheLink& link, ReceivedFrame frame) {
+  const wire::FrameHeader header = frame.header();
   WINNOW_ASSIGN_OR_RETURN(const LinkPlan* part, PartOf(link, header));
   if (part == nullptr) return absl::OkStatus();
   const TimelineSpan span(metrics_.timeline, Span::kTakeRows, header.layer_first, plan_, header.row_count);
+  const std::span<const std::byte> payload = frame.payload();
+  std::shared_ptr<const void> keep;
+  if (frame.is_pinned()) keep = std::make_shared<ReceivedFrame>(std::move(frame));
   size_t offset = 0;
   for (uint32_t i = 0; i < header.row_count; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const auto delta, ReadDeltaEntry(frame.payload(), layout_.row_bytes(), &offset));
+    WINNOW_ASSIGN_OR_RETURN(const auto delta, ReadDeltaEntry(payload, layout_.row_bytes(), &offset));
     WINNOW_ASSIGN_OR_RETURN(const int row, part->RowOf(delta.entry.plan_row, header.layer_first, delta.entry.kv_head));
-    WINNOW_RETURN_IF_ERROR(Commit(row, header.layer_first, delta));
+    WINNOW_RETURN_IF_ERROR(Commit(row, header.layer_first, delta, keep));
   }
   return absl::OkStatus();
 }
 
-absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& delta) {
+absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& delta,
+                                const std::shared_ptr<const void>& keep) {
   const wire::DeltaEntry& entry = delta.entry;
   const uint32_t position = positions_[row_index];
   Sequence& sequence = *rows_[row_index].sequence;
@@ -374,7 +399,7 @@ absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& 
     }
   }
   WINNOW_RETURN_IF_ERROR(working_set.CommitLocal(layer, entry.kv_head, position, delta.local));
-  WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, delta.streamed, delta.rows.data()));
+  WINNOW_RETURN_IF_ERROR(working_set.CommitStreamed(layer, entry.kv_head, delta.streamed, delta.rows.data(), keep));
   if (sequence.trace) Trace(layout_.list(layer, entry.kv_head), position, delta, *sequence.trace);
   sequence.selection_hits -= entry.num_streamed;
   sequence.streamed_rows += entry.num_streamed;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -40,8 +41,8 @@ class DecodeStep final : public DecodeKv {
   void Finish();
 
   // A Delta frame of a link (called by the engine's frame handler while the step waits). INVALID_ARGUMENT says what is
-  // malformed: the link cannot be trusted any more.
-  absl::Status OnDelta(const CacheLink& link, const ReceivedFrame& frame);
+  // malformed: the link cannot be trusted any more. The frame is held until a GPU has fetched its rows.
+  absl::Status OnDelta(const CacheLink& link, ReceivedFrame frame);
 
   // A Partial frame, likewise.
   absl::Status OnPartial(const CacheLink& link, const ReceivedFrame& frame);
@@ -51,6 +52,7 @@ class DecodeStep final : public DecodeKv {
   bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
   void PlacesOfRows(HeadRange heads, std::span<void*> places) const override;
   void Publish(const DecodeLayerOutput& output) override;
+  bool PollSlots(int layer) override;
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }
   std::span<const PartialAttention> AwaitPartials(int layer) override;
@@ -63,7 +65,7 @@ class DecodeStep final : public DecodeKv {
   // What the link has of the plan that a frame is about; null when that is of another step, INVALID_ARGUMENT when the
   // link is not concerned.
   absl::StatusOr<const LinkPlan*> PartOf(const CacheLink& link, const wire::FrameHeader& header);
-  absl::Status Commit(int row, int layer, const DeltaEntryView& delta);
+  absl::Status Commit(int row, int layer, const DeltaEntryView& delta, const std::shared_ptr<const void>& keep);
   absl::Status TakeVerdict(int row, int layer, const PartialEntryView& verdict);
   void AwaitVerdictsOn(int layer);
   // The layer that residuals which enter `layer` are sent for.
@@ -76,6 +78,10 @@ class DecodeStep final : public DecodeKv {
   bool Waits(int row) const;
   bool Complete(int layer) const;
   bool Judged() const;
+  // Rows whose link has ended wait no longer; the other links are to be heard of in time.
+  void NoteAwaited();
+  // Lets go of frames whose rows have been fetched: they hold the window that others wait for. True when none is left.
+  bool ReleaseFrames();
   template <typename Done, typename GiveUp>
   void WaitUntil(Span what, int layer, Done done, GiveUp give_up, std::atomic<uint64_t>& waited_us);
   void UseResidentOnly(int row, int layer);

@@ -63,7 +63,7 @@ TwoRanks::TwoRanks(const TinyModel& model, std::chrono::milliseconds wait_timeou
       decode_step_(*transport_, layout_, metrics_, {.timeout = wait_timeout}),
       prefill_step_(*transport_, layout_, metrics_, {}) {
   transformer_.set_slot_pool(slots_.rows());
-  transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, frame); });
+  transport_->SetHandler([this](Channel& channel, ReceivedFrame frame) { OnFrame(channel, std::move(frame)); });
   for (int i = 0; i < num_shards; ++i) cache_sides_.push_back(NewCacheSide(2 + i));
 }
 
@@ -111,8 +111,8 @@ ServedShape TwoRanks::MakeShape() const {
   return ParseKvShape(shape).value();
 }
 
-void TwoRanks::OnFrame(const Channel& channel, const ReceivedFrame& frame) {
-  const wire::FrameHeader& header = frame.header();
+void TwoRanks::OnFrame(const Channel& channel, ReceivedFrame frame) {
+  const wire::FrameHeader header = frame.header();
   size_t side = 0;
   while (cache_sides_[side]->link->channel() != &channel) ++side;
   const CacheLink& link = *cache_sides_[side]->link;
@@ -121,7 +121,7 @@ void TwoRanks::OnFrame(const Channel& channel, const ReceivedFrame& frame) {
     Sequence& sequence = *sequences_.at(header.sequence_id);
     status = CommitPrefetch(layout_, sequence.FindShard(link)->shard, frame, *sequence.working_set).status();
   } else if (header.type == wire::FrameType::kDelta) {
-    status = decode_step_.OnDelta(link, frame);
+    status = decode_step_.OnDelta(link, std::move(frame));
   }
   if (header.type == wire::FrameType::kPartial && !drop_partials) status = decode_step_.OnPartial(link, frame);
   if (header.type == wire::FrameType::kTransferFailed) {

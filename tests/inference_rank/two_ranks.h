@@ -59,7 +59,7 @@ class TwoRanks {
     uint32_t link_id = 0;
   };
   std::unique_ptr<CacheSide> NewCacheSide(uint64_t incarnation);
-  void OnFrame(const Channel& channel, const ReceivedFrame& frame);
+  void OnFrame(const Channel& channel, ReceivedFrame frame);
   size_t SideOf(uint64_t sequence_id, size_t shard) const {
     return rotates_shards ? (shard + sequence_id) % shards_.size() : shard;
   }

@@ -78,6 +78,7 @@ class Mapping {
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
 
+  bool is_pinned() const { return pinned_ != nullptr; }
   size_t payload_bytes() const { return payload_bytes_; }
   size_t total_bytes() const { return PayloadsAt(payload_bytes_) + payload_bytes_; }
   Head& head() const { return *reinterpret_cast<Head*>(memory_); }
@@ -139,6 +140,7 @@ class Inbox final : public PayloadMemory {
                                  std::memory_order_relaxed);
     mapping_->head().num_freed.store(++freed_, std::memory_order_release);
   }
+  bool is_pinned() const override { return mapping_->is_pinned(); }
 
  private:
   const std::unique_ptr<Mapping> mapping_;

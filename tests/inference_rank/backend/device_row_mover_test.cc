@@ -82,7 +82,12 @@ TEST_F(DeviceRowMoverTest, AnyMovesEndLikeMovesOneByOne) {
         rows.insert(rows.end(), row.begin(), row.end());
         std::memcpy(expected.data() + place * kRowBytes, row.data(), kRowBytes);
       }
-      mover->WriteRows(places, kFirst, rows.data(), random() % 2 == 0 ? threads : ParallelFor());
+      if (random() % 3 == 0) {  // fetched from where they lie, later
+        const auto kept = std::make_shared<std::vector<std::byte>>(rows);
+        mover->WriteRows(places, kFirst, kept->data(), threads, kept);
+      } else {
+        mover->WriteRows(places, kFirst, rows.data(), random() % 2 == 0 ? threads : ParallelFor(), nullptr);
+      }
       std::fill(rows.begin(), rows.end(), std::byte{0xee});  // the caller's again
     } else if (random() % 2 == 0) {
       const std::vector<std::byte> row = Row(static_cast<int>(random() % 256));
@@ -305,6 +310,54 @@ TEST_F(RowsOfPieces, AreWaitedForAtTheEnd) {
   Write(50);
   mover_->ReleaseAll();
   EXPECT_EQ(num_kept(), 0);
+}
+
+// Rows for slots that the device fetches from where they lie.
+class FetchedRows : public RowsOfPieces {
+ protected:
+  void WriteToSlots(size_t count) {
+    auto rows = std::make_shared<std::vector<std::byte>>(count * kRowBytes);
+    std::vector<uint32_t> places(count);
+    for (size_t i = 0; i < count; ++i) places[i] = static_cast<uint32_t>(i % kSlots);
+    mover_->WriteRows(places, 0, rows->data(), {}, rows);
+    kept_.emplace_back(rows);
+  }
+};
+
+TEST_F(FetchedRows, AreKeptUntilTheyHaveBeenFetched) {
+  device_.have_ended = true;
+  WriteToSlots(3);
+  EXPECT_FALSE(mover_->ReleaseRead()) << "nothing has been launched";
+  EXPECT_EQ(num_kept(), 1);
+  device_.have_ended = false;
+  mover_->Flush();
+  EXPECT_FALSE(mover_->ReleaseRead());
+  EXPECT_EQ(num_kept(), 1);
+  device_.have_ended = true;
+  EXPECT_TRUE(mover_->ReleaseRead());
+  EXPECT_EQ(num_kept(), 0);
+}
+
+// The same slot twice starts a launch in the middle of them.
+TEST_F(FetchedRows, AreKeptUntilTheLastOfThemHasBeenFetched) {
+  WriteToSlots(kSlots + 1);
+  device_.have_ended = true;
+  mover_->ReleaseRead();
+  EXPECT_EQ(num_kept(), 1);
+}
+
+TEST_F(FetchedRows, ManyAreFetchedBeforeAFlush) {
+  WriteToSlots((size_t{1} << 20) / kRowBytes);
+  device_.have_ended = true;
+  EXPECT_TRUE(mover_->ReleaseRead());
+  EXPECT_EQ(num_kept(), 0);
+}
+
+TEST_F(FetchedRows, AreFetchedBeforeAllAreReleased) {
+  WriteToSlots(3);
+  mover_->ReleaseAll();
+  EXPECT_EQ(num_kept(), 0);
+  EXPECT_EQ(std::memcmp(slots_->data(), std::vector<std::byte>(3 * kRowBytes).data(), 3 * kRowBytes), 0);
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ struct StepOptions {
   bool slots_come_first = false;  // not for rows that are sinks, too
   bool corrects = false;          // heads 1 and 3 of the first row
   bool per_query_head = false;    // lists of the first row, each shorter than the one before
+  bool slots_are_late = false;    // they come after the projections
 };
 
 // A rank's memory and forward pass on these GPUs, without cache ranks: everything is attended.
@@ -164,6 +165,7 @@ class Rank {
   SlotPool& slots() { return *slots_; }
   // Of the last pass, by layer.
   std::vector<Published> published;
+  std::string calls;  // of the last step
 
  private:
   struct Piece {
@@ -229,10 +231,12 @@ class Rank {
     StepKv(Rank& rank, std::span<Sequence*> sequences, StepOptions options)
         : rank_(rank), sequences_(sequences), options_(options), partial_o_(2 * rank.config_.head_dim) {
       rank.published.assign(rank.layout_.num_layers, {});
+      rank.calls.clear();
       for (size_t i = 0; i < partial_o_.size(); ++i) partial_o_[i] = std::sin(static_cast<float>(i));
     }
     int Lookahead() const override { return 1; }
     bool SlotsComeFirst(int) const override { return options_.slots_come_first; }
+    bool PollSlots(int) override { return !options_.slots_are_late; }
     bool WaitsForPartials() const override { return options_.corrects; }
     void PlacesOfRows(HeadRange heads, std::span<void*> places) const override {
       size_t at = 0;
@@ -245,6 +249,7 @@ class Rank {
       }
     }
     void Publish(const DecodeLayerOutput& output) override {
+      rank_.calls += absl::StrCat(" publish ", output.layer);
       const size_t rows = sequences_.size(), q = rank_.config_.q_features();
       const size_t row_bytes = rank_.layout_.row_bytes(), heads = rank_.layout_.num_kv_heads;
       Published& published = rank_.published[output.layer];
@@ -261,6 +266,7 @@ class Rank {
       }
     }
     void AwaitSlots(int layer, SlotLists& lists) override {
+      rank_.calls += absl::StrCat(" attend ", layer);
       const int group = rank_.layout_.group_size();
       for (size_t i = 0; i < sequences_.size(); ++i) {
         for (int head = 0; head < rank_.layout_.num_kv_heads; ++head) {
@@ -378,6 +384,19 @@ TEST_P(ShardedBackendTest, ARowHasItsBitsWhateverTheOthersAre) {
 
 INSTANTIATE_TEST_SUITE_P(Gpus, ShardedBackendTest,
                          testing::Values(std::vector<int>{0, 1}, std::vector<int>{2, 1}, std::vector<int>{0, 1, 2, 3}));
+
+// Slots that need nothing of a layer let the GPU go on at once, if they are there; the cache rank does not wait for
+// them if they are late.
+TEST(ShardedBackend, ALayerIsPublishedBeforeSlotsThatAreLate) {
+  Rank early({0}), late({0});
+  Sequence a = early.Prefill(1, 70), b = late.Prefill(1, 70);
+  for (int step = 0; step < 3; ++step) {
+    const std::vector<float> logits = early.DecodeAlone(a, {.slots_come_first = true});
+    EXPECT_EQ(late.DecodeAlone(b, {.slots_come_first = true, .slots_are_late = true}), logits);
+    EXPECT_EQ(early.calls, " attend 0 publish 0 attend 1 publish 1 attend 2 publish 2");
+    EXPECT_EQ(late.calls, " publish 0 attend 0 publish 1 attend 1 publish 2 attend 2");
+  }
+}
 
 TEST(ShardedBackend, GpusThatDoNotReachEachOtherAddUpThroughHostMemory) {
   Rank direct({0, 1});

@@ -65,7 +65,8 @@ ForcedDecoder::ForcedDecoder(const QualityModel& model, const Options& options)
 absl::StatusOr<std::unique_ptr<ForcedDecoder>> ForcedDecoder::Create(const QualityModel& model,
                                                                      const Options& options) {
   std::unique_ptr<ForcedDecoder> decoder(new ForcedDecoder(model, options));
-  decoder->transport_->SetHandler([self = decoder.get()](Channel&, ReceivedFrame frame) { self->OnFrame(frame); });
+  decoder->transport_->SetHandler(
+      [self = decoder.get()](Channel&, ReceivedFrame frame) { self->OnFrame(std::move(frame)); });
   HostedCacheRank::Options cache;
   const size_t blocks = (options.max_positions + kBlockTokens - 1) / kBlockTokens + 1;
   // Pages of 16 rows at the least: bounds and cuboid-means, a block for kBlockTokens of them.
@@ -82,11 +83,11 @@ absl::StatusOr<std::unique_ptr<ForcedDecoder>> ForcedDecoder::Create(const Quali
   return decoder;
 }
 
-void ForcedDecoder::OnFrame(const ReceivedFrame& frame) {
-  const wire::FrameHeader& header = frame.header();
+void ForcedDecoder::OnFrame(ReceivedFrame frame) {
+  const wire::FrameHeader header = frame.header();
   absl::Status failure;
   if (header.type == wire::FrameType::kDelta) {
-    failure = decode_step_.OnDelta(*cache_->link(), frame);
+    failure = decode_step_.OnDelta(*cache_->link(), std::move(frame));
   } else if (header.type == wire::FrameType::kPartial) {
     failure = decode_step_.OnPartial(*cache_->link(), frame);
   } else if (header.type == wire::FrameType::kWatermark) {

@@ -32,7 +32,7 @@ class ForcedDecoder {
 
  private:
   ForcedDecoder(const QualityModel& model, const Options& options);
-  void OnFrame(const ReceivedFrame& frame);
+  void OnFrame(ReceivedFrame frame);
   absl::Status Start(Sequence& sequence, const SavedPrompt& saved, SlotPool& slots);
   absl::StatusOr<std::vector<AnswerRecord>> RunBatch(const TokenPrompt& prompt, const SavedPrompt& saved,
                                                      std::span<const SpecChoice> specs);
