@@ -55,7 +55,7 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       lanes_(options.lanes),
       on_lane_ended_(options.on_lane_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
-      streamer_(options.streamer, shape_.layout, executor, &store_, metrics),
+      streamer_(options.streamer, shape_.layout, executor, kernels->num_workers(*executor), &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
                 batch_selector_.get()),
       prefetcher_(shape_.model, kernels, executor, &store_, &streamer_, metrics),

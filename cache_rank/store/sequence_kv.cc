@@ -11,8 +11,6 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
-// A part of rows that lie apart: each of them is a wait for memory, so that threads pay sooner than for neighbours.
-constexpr uint32_t kScatteredRows = 32;
 
 }  // namespace
 
@@ -338,69 +336,6 @@ absl::Status SequenceKv::Truncate(uint32_t position) {
 
 uint32_t SequenceKv::watermark() const {
   return *std::min_element(rows_.begin(), rows_.end());
-}
-
-void SequenceKv::CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const {
-  Settle(layer, first + count);
-  const BlockList& blocks = list(layer, head).rows;
-  const size_t row_bytes = layout_.row_bytes();
-  while (count > 0) {
-    const uint32_t row = first % kBlockTokens;
-    const uint32_t n = std::min<uint32_t>(count, kBlockTokens - row);
-    const KvBlock& block = blocks[first / kBlockTokens];
-    if (!block) {
-      std::memset(out, 0, n * row_bytes);
-    } else if (pool_->tiers() != nullptr) {
-      loaded_rows_ += pool_->tiers()->CopyRun(block.number(), block.rows(), row, n, out);
-    } else {
-      std::memcpy(out, block.rows() + row * row_bytes, n * row_bytes);
-    }
-    if (block) CheckCopied(layer, head, block, first, n, out);
-    out += n * row_bytes;
-    first += n;
-    count -= n;
-  }
-}
-
-void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const {
-  const size_t row_bytes = layout_.row_bytes();
-  if (team == nullptr || pool_->tiers() != nullptr || count < kManyRows) {
-    for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      CopyRows(layer, head, first, count, out + head * count * row_bytes);
-    }
-    return;
-  }
-  // Small parts, as threads come when they wake up.
-  const uint32_t parts = (count + kManyRows - 1) / kManyRows;
-  ParallelForOn(*kernels_, *team)(layout_.num_kv_heads * parts, [&](size_t index) {
-    const size_t head = index / parts;
-    const auto at = static_cast<uint32_t>(index % parts) * kManyRows;
-    CopyRows(layer, static_cast<int>(head), first + at, std::min(kManyRows, count - at),
-             out + (head * count + at) * row_bytes);
-  });
-}
-
-void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
-                            Executor* team) const {
-  if (positions.empty()) return;
-  const BlockList& blocks = list(layer, head).rows;
-  const size_t row_bytes = layout_.row_bytes();
-  if (RowTiers* const tiers = pool_->tiers()) {
-    Settle(layer, positions.back() + 1);
-    loaded_rows_ += tiers->Gather(blocks, rows_[layer] / kBlockTokens, positions, out);
-    return CheckGathered(layer, head, positions, out);
-  }
-  const auto gather = [&](size_t first, size_t count) {
-    const std::span<const uint32_t> part = positions.subspan(first, count);
-    kernels_->gather_rows({.blocks = blocks.rows(),
-                           .positions = part.data(),
-                           .num_rows = static_cast<uint32_t>(part.size()),
-                           .row_bytes = row_bytes,
-                           .out = out + first * row_bytes});
-    CheckGathered(layer, head, part, out + first * row_bytes);
-  };
-  if (team == nullptr || positions.size() < kManyRows) return gather(0, positions.size());
-  ForParts(ParallelForOn(*kernels_, *team), positions.size(), kScatteredRows, gather);
 }
 
 size_t SequenceKv::index_bytes() const {

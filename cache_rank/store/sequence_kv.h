@@ -19,6 +19,17 @@
 
 namespace winnow {
 
+class SequenceKv;
+
+// Rows of one (layer, kv head) at these positions, ascending, which are there, and where they are to go.
+struct WantedRows {
+  const SequenceKv* kv = nullptr;
+  int layer = 0;
+  int head = 0;
+  std::span<const uint32_t> positions;
+  std::byte* out = nullptr;
+};
+
 // The rows of one sequence and the index of their keys: the blocks of each (layer, kv head) (HeadBlocks).
 //
 // Layers fill independently, each strictly in position order. A block is immutable once its kBlockTokens rows are in,
@@ -89,6 +100,8 @@ class SequenceKv {
   // `team`, where there is one and one tier.
   void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
                   Executor* team = nullptr) const;
+  // The same for several lists at once, of sequences of one pool.
+  static void GatherRows(std::span<const WantedRows> wanted, Executor* team);
   // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
   void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
   // The same of its rows below `end`; false when some of them are not there, or were given back.
@@ -122,6 +135,7 @@ class SequenceKv {
   size_t index_bytes() const;  // of them, in the fast tier
 
  private:
+  void Gather(const WantedRows& wanted) const;
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;

@@ -46,6 +46,32 @@ uint16_t ActionFlag(CorrectionAction action) {
   return 0;
 }
 
+// An entry's header and index arrays; moves `offset` to where its rows go.
+void WriteNumbers(const DeltaPart& part, std::byte* payload, size_t* offset) {
+  const HeadDelta& delta = *part.delta;
+  const size_t members = part.begins ? delta.members.size() : 0;
+  const wire::DeltaEntry entry{
+      .plan_row = part.plan_row,
+      .kv_head = part.kv_head_of_model,
+      .flags = static_cast<uint16_t>((part.begins ? wire::kDeltaFirst : 0) | (part.ends ? wire::kDeltaLast : 0) |
+                                     (delta.captured_mass_is_bound ? wire::kDeltaMassIsBound : 0) |
+                                     (members > 0 ? wire::kDeltaMembers : 0) |
+                                     (part.tells_positions ? wire::kDeltaPositions : 0)),
+      .num_selected = part.begins ? static_cast<uint32_t>(delta.selected.size()) : 0,
+      .num_streamed = part.rows,
+      .num_local = part.begins ? static_cast<uint32_t>(delta.local.size()) : 0,
+      .captured_mass = delta.captured_mass};
+  Pad(alignof(wire::DeltaEntry), payload, offset);
+  WriteArray(&entry, 1, payload, offset);
+  WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
+  WriteArray(delta.members.data(), members, payload, offset);
+  Pad(alignof(uint32_t), payload, offset);
+  WriteArray(delta.streamed.data() + part.first, part.rows, payload, offset);
+  if (part.tells_positions) WriteArray(delta.streamed_positions.data() + part.first, part.rows, payload, offset);
+  WriteArray(delta.local.data(), entry.num_local, payload, offset);
+  if (part.rows > 0) Pad(wire::kRowAlignment, payload, offset);
+}
+
 }  // namespace
 
 absl::Status CheckEntriesFit(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions) {
@@ -76,33 +102,22 @@ size_t DeltaPartEnd(size_t offset, const DeltaPart& part) {
   return RowsOffset(offset, selected, members, part.rows, part.tells_positions, local) + part.RowBytes();
 }
 
-void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset, Executor* team) {
-  const HeadDelta& delta = *part.delta;
-  const size_t members = part.begins ? delta.members.size() : 0;
-  const wire::DeltaEntry entry{
-      .plan_row = part.plan_row,
-      .kv_head = part.kv_head_of_model,
-      .flags = static_cast<uint16_t>((part.begins ? wire::kDeltaFirst : 0) | (part.ends ? wire::kDeltaLast : 0) |
-                                     (delta.captured_mass_is_bound ? wire::kDeltaMassIsBound : 0) |
-                                     (members > 0 ? wire::kDeltaMembers : 0) |
-                                     (part.tells_positions ? wire::kDeltaPositions : 0)),
-      .num_selected = part.begins ? static_cast<uint32_t>(delta.selected.size()) : 0,
-      .num_streamed = part.rows,
-      .num_local = part.begins ? static_cast<uint32_t>(delta.local.size()) : 0,
-      .captured_mass = delta.captured_mass};
-  Pad(alignof(wire::DeltaEntry), payload, offset);
-  WriteArray(&entry, 1, payload, offset);
-  WriteArray(delta.selected.data(), entry.num_selected, payload, offset);
-  WriteArray(delta.members.data(), members, payload, offset);
-  Pad(alignof(uint32_t), payload, offset);
-  WriteArray(delta.streamed.data() + part.first, part.rows, payload, offset);
-  if (part.tells_positions) WriteArray(delta.streamed_positions.data() + part.first, part.rows, payload, offset);
-  WriteArray(delta.local.data(), entry.num_local, payload, offset);
-  if (part.rows == 0) return;
-  Pad(wire::kRowAlignment, payload, offset);
-  const std::span<const uint32_t> positions(delta.streamed_positions);
-  part.kv->GatherRows(part.layer, part.kv_head, positions.subspan(part.first, part.rows), payload + *offset, team);
-  *offset += part.RowBytes();
+size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, std::vector<WantedRows>& rows,
+                       Executor* team) {
+  size_t offset = 0;
+  rows.clear();
+  for (const DeltaPart& part : parts) {
+    WriteNumbers(part, payload, &offset);
+    const std::span<const uint32_t> positions(part.delta->streamed_positions);
+    rows.push_back({.kv = part.kv,
+                    .layer = part.layer,
+                    .head = part.kv_head,
+                    .positions = positions.subspan(part.first, part.rows),
+                    .out = payload + offset});
+    offset += part.RowBytes();
+  }
+  SequenceKv::GatherRows(rows, team);
+  return offset;
 }
 
 void DeltaFrame::Clear() {
@@ -141,10 +156,8 @@ bool DeltaFrame::has_damage() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const DeltaPart& part) { return part.kv->is_damaged(); });
 }
 
-void DeltaFrame::Write(std::byte* payload, Executor* team) const {
-  size_t offset = 0;
-  for (const DeltaPart& part : parts_) WriteDeltaPart(part, payload, &offset, team);
-  WINNOW_CHECK(offset == bytes_);
+void DeltaFrame::Write(std::byte* payload, Executor* team) {
+  WINNOW_CHECK(WriteDeltaParts(parts_, payload, wanted_, team) == bytes_);
 }
 
 size_t PartialEntryBytes(const HeadPartial& partial) {

@@ -39,9 +39,10 @@ struct DeltaPart {
 
 // Where an entry ends that begins at `offset` or at the next place that is aligned for it.
 size_t DeltaPartEnd(size_t offset, const DeltaPart& part);
-// Writes the entry there and gathers its rows behind it, by the threads of `team`, which may be null; moves `offset` to
-// its end.
-void WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset, Executor* team);
+// Writes the entries one behind the other and gathers their rows, all at once, by the threads of `team`, which may be
+// null. `rows` is room for what is wanted of each. Returns where they end.
+size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, std::vector<WantedRows>& rows,
+                       Executor* team);
 
 // The entries of one frame. It is filled to `frame_bytes`: small frames let the peer commit while later ones travel.
 // An entry whose arrays alone are larger is a frame of its own, with one row.
@@ -59,12 +60,13 @@ class DeltaFrame {
   uint64_t rows() const;
   // Of a sequence whose rows go with it.
   bool has_damage() const;
-  // `payload` has room for bytes(). `team`: as WriteDeltaPart.
-  void Write(std::byte* payload, Executor* team) const;
+  // `payload` has room for bytes(). `team`: as WriteDeltaParts.
+  void Write(std::byte* payload, Executor* team);
 
  private:
   const size_t frame_bytes_;
   std::vector<DeltaPart> parts_;
+  std::vector<WantedRows> wanted_;
   size_t bytes_ = 0;
 };
 

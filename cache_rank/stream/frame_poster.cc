@@ -137,8 +137,7 @@ uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequenc
                        .tells_positions = sequence.seat.tells_positions};
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
-  size_t offset = 0;
-  WriteDeltaPart(part, buffer->payload().data(), &offset, team_);
+  WriteDeltaParts({&part, 1}, buffer->payload().data(), wanted_, team_);
   if (sequence.kv.is_damaged()) return 0;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
@@ -62,7 +63,8 @@ class FramePoster {
   const SequenceStore* const store_;
   Outbox* const outbox_;
   CacheRankMetrics* const metrics_;
-  DeltaFrame delta_frame_;  // under construction: its parts are those at the front of the queue, in order
+  std::vector<WantedRows> wanted_;  // of the frame that is written
+  DeltaFrame delta_frame_;          // under construction: its parts are those at the front of the queue, in order
 };
 
 }  // namespace winnow

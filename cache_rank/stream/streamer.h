@@ -26,18 +26,19 @@ struct PrefixRows {
 class Streamer {
  public:
   struct Options {
-    // Payload that a frame is filled to: small frames let the peer commit while later ones travel. An entry whose index
-    // arrays alone are larger takes up to wire::kMaxPayloadBytes.
-    size_t frame_bytes = size_t{256} << 10;
+    // Payload that a frame is filled to: small frames let the peer commit while later ones travel, large ones give many
+    // threads enough to do. 0: by the number of threads. An entry whose index arrays alone are larger takes up to
+    // wire::kMaxPayloadBytes.
+    size_t frame_bytes = 0;
     size_t max_queued = 4096;  // items
   };
 
-  // `team`: threads that copy rows; may be null.
-  Streamer(const Options& options, const KvLayout& layout, Executor* team, const SequenceStore* store,
+  // `team`: `num_threads` threads that copy rows; may be null.
+  Streamer(const Options& options, const KvLayout& layout, Executor* team, int num_threads, const SequenceStore* store,
            CacheRankMetrics* metrics)
       : metrics_(metrics),
         outbox_(options.max_queued, metrics),
-        poster_(options.frame_bytes, layout, team, store, &outbox_, metrics) {}
+        poster_(FrameBytes(options, num_threads), layout, team, store, &outbox_, metrics) {}
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
@@ -79,6 +80,7 @@ class Streamer {
   void Pump(PeerLink& link) { poster_.Pump(link); }
 
  private:
+  static size_t FrameBytes(const Options& options, int num_threads);
   void QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
   void QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position);
 

@@ -132,6 +132,40 @@ TEST_F(SequenceStoreTest, ATeamGathersScatteredRowsInTheirOrder) {
   }
 }
 
+TEST_F(SequenceStoreTest, ATeamGathersRowsOfSeveralListsAtOnce) {
+  const std::unique_ptr<Executor> team = kernels_->new_executor(3);
+  constexpr uint32_t kRows = 300;
+  CachedSequence* const sequences[] = {Open(1, 400).value(), Open(2, 400).value()};
+  for (CachedSequence* sequence : sequences) {
+    for (const int layer : {0, 1}) {
+      const std::vector<float> rows = Rows(sequence->id, layer, 0, kRows);
+      ASSERT_TRUE(sequence->kv.Append(layer, 0, kRows, reinterpret_cast<const std::byte*>(rows.data())).ok());
+    }
+  }
+  const size_t row_bytes = shape_.layout.row_bytes();
+  // More than a part, a part and one row, none, one.
+  std::vector<std::vector<uint32_t>> positions(4);
+  for (uint32_t p = 1; p < kRows; p += 3) positions[0].push_back(p);
+  for (uint32_t p = 0; p < 33; ++p) positions[1].push_back(7 * p);
+  positions[3] = {299};
+  std::vector<WantedRows> wanted;
+  std::vector<std::byte> expected;
+  for (const CachedSequence* sequence : sequences) {
+    for (size_t i = 0; i < positions.size(); ++i) {
+      wanted.push_back({.kv = &sequence->kv, .layer = static_cast<int>(i % 2), .head = 1, .positions = positions[i]});
+      for (const uint32_t p : positions[i]) {
+        expected.resize(expected.size() + row_bytes);
+        sequence->kv.CopyRows(static_cast<int>(i % 2), 1, p, 1, expected.data() + expected.size() - row_bytes);
+      }
+    }
+  }
+  std::vector<std::byte> gathered(expected.size());
+  std::byte* out = gathered.data();
+  for (WantedRows& of_list : wanted) out = (of_list.out = out) + of_list.positions.size() * row_bytes;
+  SequenceKv::GatherRows(wanted, team.get());
+  EXPECT_EQ(gathered, expected);
+}
+
 TEST_F(SequenceStoreTest, ATeamIndexesPagesAndQuantisedKeysAlike) {
   for (const IndexLayout& index : {IndexLayout{.page_tokens = 16, .scores_keys = true},
                                    IndexLayout{.page_tokens = 64, .cuboid = true, .key_dtype = Dtype::kI8}}) {
