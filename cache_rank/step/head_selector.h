@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cache_rank/select/host/select_head.h"
+#include "cache_rank/select/scorer/loop_help.h"
 #include "cache_rank/select/verify/judge_head.h"
 #include "cache_rank/store/row_tiers.h"
 #include "cache_rank/store/sequence_store.h"
@@ -55,8 +56,14 @@ class HeadSelector {
         model_(model),
         kernels_(kernels),
         store_(store),
+        help_(num_workers),
         scratch_(num_workers),
-        judge_scratch_(num_workers) {}
+        judge_scratch_(num_workers) {
+    for (int worker = 0; worker < num_workers; ++worker) scratch_[worker].help = &help_.loop(worker);
+  }
+
+  // Of workers that have no head, for those that have one.
+  LoopHelp& help() { return help_; }
 
   // Everything that `row` is to have done: its head's selection, delta and verdict.
   void Run(BatchRow& row, int head, int worker);
@@ -90,6 +97,7 @@ class HeadSelector {
   const KernelTable* const kernels_;
   const SequenceStore* const store_;
 
+  LoopHelp help_;
   // A worker's own.
   std::vector<SelectScratch> scratch_;  // [num_workers]
   std::vector<JudgeScratch> judge_scratch_;

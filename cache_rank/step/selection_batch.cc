@@ -117,9 +117,7 @@ void SelectionBatch::Select() {
   const auto start = std::chrono::steady_clock::now();
   if (work_ == SelectionWork::kSelect && elsewhere_ != nullptr) SelectElsewhere();
   GroupRows();
-  kernels_->parallel_for(
-      *executor_, static_cast<int>(group_ends_.size()) * num_kv_heads_,
-      [](void* self, int item, int worker) { static_cast<SelectionBatch*>(self)->RunGroup(item, worker); }, this);
+  RunGroups();
   if (work_ == SelectionWork::kSend) return;
   if (work_ == SelectionWork::kSelect) metrics_->selections.Add(num_rows_);
   metrics_->selection_seconds.Add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
@@ -174,6 +172,22 @@ void SelectionBatch::GroupRows() {
     }
     group_ends_.push_back(static_cast<uint32_t>(grouped_rows_.size()));
   }
+}
+
+// Behind the heads come indices of workers that help.
+void SelectionBatch::RunGroups() {
+  const int helpers = work_ == SelectionWork::kSend ? 0 : kernels_->num_workers(*executor_) - 1;
+  num_tasks_ = static_cast<int>(group_ends_.size()) * num_kv_heads_;
+  heads_.help().Begin(num_tasks_);
+  kernels_->parallel_for(
+      *executor_, num_tasks_ + helpers,
+      [](void* context, int item, int worker) {
+        auto& self = *static_cast<SelectionBatch*>(context);
+        if (item >= self.num_tasks_) return self.heads_.help().Help();
+        self.RunGroup(item, worker);
+        self.heads_.help().EndTask();
+      },
+      this);
 }
 
 void SelectionBatch::RunGroup(int item, int worker) {

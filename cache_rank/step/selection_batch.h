@@ -42,6 +42,7 @@ class SelectionBatch {
   void SelectElsewhere();
   // Lists the rows by what is scored together: those of one specification that begin with the same block.
   void GroupRows();
+  void RunGroups();
   void RunGroup(int item, int worker);
   void Send(PeerLink& link, BatchRow& row);
 
@@ -63,6 +64,7 @@ class SelectionBatch {
   std::vector<BatchRow> rows_;           // num_rows_ in use
   std::vector<BatchRow*> grouped_rows_;  // group by group
   std::vector<uint32_t> group_ends_;     // in grouped_rows_
+  int num_tasks_ = 0;                    // a kv head of a group each
   std::vector<BatchSelector::Item> items_;
   std::vector<float> predicted_;  // [rows] queries that items_ refer to
 };

@@ -8,9 +8,9 @@ namespace winnow {
 
 // A fixed team of threads for short parallel loops (microseconds). The caller of ParallelFor is worker 0.
 //
-// Indices are claimed one grain at a time, and a worker takes part in a loop only if it arrives while the loop is open.
-// So the caller never waits for a thread that the operating system has not scheduled, only for one that is in the
-// middle of a grain. Idle workers spin for some microseconds, then yield, then sleep.
+// Indices are claimed one grain at a time, in ascending order, and a worker takes part in a loop only if it arrives
+// while the loop is open. So the caller never waits for a thread that the operating system has not scheduled, only for
+// one that is in the middle of a grain. Idle workers spin for some microseconds, then yield, then sleep.
 //
 // ParallelFor is called by one thread at a time and does not nest. Nothing here allocates after construction.
 class ThreadTeam {

@@ -4,6 +4,7 @@
 
 #include "cache_rank/select/policy/mass.h"
 #include "cache_rank/select/scorer/joint_scoring.h"
+#include "cache_rank/select/scorer/loop_help.h"
 #include "cache_rank/select/scorer/row_groups.h"
 #include "cache_rank/select/scorer/scratch_buffer.h"
 #include "cache_rank/select/scorer/token_scorer.h"
@@ -13,6 +14,7 @@ namespace winnow {
 
 // One per worker thread.
 struct SelectScratch {
+  LoopHelp::Loop* help = nullptr;  // null: nobody helps this thread
   ScratchBuffer<float> queries, page_queries, scores, tail, importance, units;
   SoftmaxScratch softmax, page_softmax, bound_softmax, measured;
   ScratchBuffer<uint32_t> top_k;

@@ -26,6 +26,33 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
           .groups = keys.groups};
 }
 
+// Keys that one thread of several scores: a quarter of them, so that a thread that comes late leaves the others little
+// to wait for, and no fewer than pay for laying out the queries once more.
+uint32_t KeysOfPart(uint32_t num_keys) {
+  constexpr uint32_t kLeast = 512, kParts = 4;
+  return std::max(kLeast, (num_keys / kParts / kLeast + 1) * kLeast);
+}
+
+void ScoreInParts(const KernelTable& kernels, const KeyScoreParams& all, LoopHelp::Loop& help) {
+  const auto num_keys = static_cast<uint32_t>(all.num_keys), of_part = KeysOfPart(num_keys);
+  help.Run((num_keys + of_part - 1) / of_part, [&](size_t part) {
+    const uint32_t first = static_cast<uint32_t>(part) * of_part;
+    KeyScoreParams params = all;
+    if (all.groups == nullptr) {
+      params.tiles += first / kBlockTokens;
+    } else {
+      params.groups += first / kKeyGroup;
+    }
+    params.num_keys = static_cast<int>(std::min(of_part, num_keys - first));
+    params.scores += first;
+    kernels.key_score(params);
+  });
+}
+
+bool PaysInParts(const KeyTable& keys, const LoopHelp::Loop* help) {
+  return help != nullptr && KeysOfPart(keys.num_keys) < keys.num_keys && help->has_help();
+}
+
 }  // namespace
 
 // Scores of a query lie one cache line further into a page than the one before's, so that rows of a power of two do not
@@ -50,20 +77,38 @@ double Softmaxes::Share(int i, uint32_t first, uint32_t count) const {
 }
 
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
-                 ScratchBuffer<float>& buffer) {
+                 ScratchBuffer<float>& buffer, LoopHelp::Loop* help) {
   const KeyScoreParams params = ScoreParams(keys, queries, num_queries, scale, buffer);
-  kernels.key_score(params);
+  if (PaysInParts(keys, help)) {
+    ScoreInParts(kernels, params, *help);
+  } else {
+    kernels.key_score(params);
+  }
   return {params.scores, params.scores_stride};
 }
 
 Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
-                      float scale, SoftmaxScratch& scratch) {
+                      float scale, SoftmaxScratch& scratch, LoopHelp::Loop* help) {
   const size_t runs = num_queries * SoftmaxRuns(keys.num_keys);
   const KeySoftmaxParams params{.score = ScoreParams(keys, queries, num_queries, scale, scratch.weights),
                                 .run_scales = scratch.run_scales.Reserve(runs),
                                 .lse = scratch.lse.Reserve(num_queries),
                                 .scratch = scratch.run_sums.Reserve(runs)};
-  kernels.key_softmax(params);
+  if (PaysInParts(keys, help)) {
+    ScoreInParts(kernels, params.score, *help);
+    help->Run(num_queries, [&](size_t query) {
+      const size_t first_run = query * SoftmaxRuns(keys.num_keys);
+      kernels.score_softmax({.scores = params.score.scores + query * params.score.scores_stride,
+                             .scores_stride = params.score.scores_stride,
+                             .num_queries = 1,
+                             .num_keys = params.score.num_keys,
+                             .run_scales = params.run_scales + first_run,
+                             .lse = params.lse + query,
+                             .scratch = params.scratch + first_run});
+    });
+  } else {
+    kernels.key_softmax(params);
+  }
   return {params.score.scores, params.score.scores_stride, params.run_scales, params.lse, num_queries, keys.num_keys};
 }
 

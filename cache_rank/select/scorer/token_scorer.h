@@ -3,6 +3,7 @@
 #include <span>
 
 #include "cache_rank/index/index_layout.h"
+#include "cache_rank/select/scorer/loop_help.h"
 #include "cache_rank/select/scorer/scratch_buffer.h"
 #include "common/selection/selection_spec.h"
 #include "kernels/kernel_table.h"
@@ -20,9 +21,9 @@ struct Scores {
 int64_t ScoresStride(uint32_t num_keys);
 
 // One pass over the keys for all queries [num_queries, head_dim], rotated, not scaled. The scores lie in `buffer`. The
-// bits of a score depend on its query and key alone.
+// bits of a score depend on its query and key alone. `help` may be null.
 Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
-                 ScratchBuffer<float>& buffer);
+                 ScratchBuffer<float>& buffer, LoopHelp::Loop* help = nullptr);
 
 // Softmaxes of some queries over all keys of a table, as KeySoftmaxParams describes them.
 struct Softmaxes {
@@ -51,7 +52,7 @@ struct SoftmaxScratch {
 
 // As ScoreKeys, with the exp of each score taken in the same pass.
 Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
-                      float scale, SoftmaxScratch& scratch);
+                      float scale, SoftmaxScratch& scratch, LoopHelp::Loop* help = nullptr);
 
 // importance[j] for j in [first, last) of a group of query heads that share a kv head. Never NaN: what is not finite
 // counts as least important.
