@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cache_rank/select/verify/judge_head.h"
+#include "cache_rank/select/verify/verify_head.h"
 
 namespace winnow {
 
@@ -14,14 +14,14 @@ void CacheRankMetrics::Observe(std::array<Mass, kMaxLayers>& histograms, size_t 
   histogram.sum.Add(mass);
 }
 
-void CacheRankMetrics::ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew) {
-  verdicts.Add(1);
-  missed_top_k.Add(verdict.action == CorrectionAction::kMissedTopK);
-  widened.Add(verdict.action == CorrectionAction::kWidened);
-  correction_rows.Add(verdict.rows_read);
+void CacheRankMetrics::ObserveVerification(size_t layer, const HeadPartial& verification, bool grew) {
+  verifications.Add(1);
+  missed_top_k.Add(verification.action == CorrectionAction::kMissedTopK);
+  widened.Add(verification.action == CorrectionAction::kWidened);
+  correction_rows.Add(verification.rows_read);
   budget_growths.Add(grew);
-  if (!std::isnan(verdict.mass_before)) Observe(captured_mass, layer, verdict.mass_before);
-  if (!std::isnan(verdict.mass_after)) Observe(corrected_mass, layer, verdict.mass_after);
+  if (!std::isnan(verification.mass_before)) Observe(captured_mass, layer, verification.mass_before);
+  if (!std::isnan(verification.mass_after)) Observe(corrected_mass, layer, verification.mass_after);
 }
 
 CacheRankSnapshot CacheRankMetrics::Snapshot() const {
@@ -42,7 +42,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .scored_page_bytes = scored_page_bytes.get(),
           .shared_key_bytes = shared_key_bytes.get(),
           .projections = projections.get(),
-          .verdicts = verdicts.get(),
+          .verifications = verifications.get(),
           .missed_top_k = missed_top_k.get(),
           .widened = widened.get(),
           .mass_bounds = mass_bounds.get(),
@@ -88,14 +88,14 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .tier_scattered_rows = tier_scattered_rows.get(),
           .tier_scatters = tier_scatters.get(),
           .tier_scatter_seconds = tier_scatter_seconds.get(),
-          .mirror_device_bytes = mirror_device_bytes.get(),
-          .mirror_device_used_bytes = mirror_device_used_bytes.get(),
-          .mirror_host_bytes = mirror_host_bytes.get(),
-          .mirror_host_used_bytes = mirror_host_used_bytes.get(),
-          .lanes = lanes.get(),
-          .lane_plans = lane_plans.get(),
-          .lane_seats = lane_seats.get(),
-          .lane_seats_refused = lane_seats_refused.get(),
+          .copy_device_bytes = copy_device_bytes.get(),
+          .copy_device_used_bytes = copy_device_used_bytes.get(),
+          .copy_host_bytes = copy_host_bytes.get(),
+          .copy_host_used_bytes = copy_host_used_bytes.get(),
+          .peer_links = peer_links.get(),
+          .peer_plans = peer_plans.get(),
+          .peer_batch_rows = peer_batch_rows.get(),
+          .peer_batch_rows_refused = peer_batch_rows_refused.get(),
           .prefix_queries = prefix_queries.get(),
           .prefix_pieces = prefix_pieces.get(),
           .prefix_attention_seconds = prefix_attention_seconds.get(),

@@ -42,7 +42,7 @@ struct CacheRankSnapshot {
   uint64_t scored_page_bytes = 0;  // of these, of pages
   uint64_t shared_key_bytes = 0;   // not read, because another sequence of the batch had them read
   uint64_t projections = 0;        // queries computed here from residuals, one per position and layer
-  uint64_t verdicts = 0;           // (position, layer, kv head) judged by their real query
+  uint64_t verifications = 0;      // (position, layer, kv head) verified with their real query
   uint64_t missed_top_k = 0;       // of those, corrected by rows of the top-k
   uint64_t widened = 0;            // of those, corrected by more than the top-k
   uint64_t mass_bounds = 0;        // captured masses that are lower bounds: not every key was scored
@@ -90,14 +90,14 @@ struct CacheRankSnapshot {
   uint64_t tier_scattered_rows = 0;  // written to the large tier
   uint64_t tier_scatters = 0;
   double tier_scatter_seconds = 0;
-  uint64_t mirror_device_bytes = 0;       // for rows that lanes push, in the GPU's memory
-  uint64_t mirror_device_used_bytes = 0;  // of sequences
-  uint64_t mirror_host_bytes = 0;         // the same in pinned host memory
-  uint64_t mirror_host_used_bytes = 0;    // of sequences
-  uint64_t lanes = 0;                     // open
-  uint64_t lane_plans = 0;                // plans that ran between two GPUs; part of plans
-  uint64_t lane_seats = 0;                // sequences that were given one
-  uint64_t lane_seats_refused = 0;        // that go by frames instead
+  uint64_t copy_device_bytes = 0;        // for rows that peer links push, in the GPU's memory
+  uint64_t copy_device_used_bytes = 0;   // of sequences
+  uint64_t copy_host_bytes = 0;          // the same in pinned host memory
+  uint64_t copy_host_used_bytes = 0;     // of sequences
+  uint64_t peer_links = 0;               // open
+  uint64_t peer_plans = 0;               // plans that ran between two GPUs; part of plans
+  uint64_t peer_batch_rows = 0;          // sequences that were given one
+  uint64_t peer_batch_rows_refused = 0;  // that go by frames instead
   uint64_t prefix_queries = 0;  // of prompts, that attended to a cached prefix here, one per position and layer
   uint64_t prefix_pieces = 0;   // in which they did
   double prefix_attention_seconds = 0;
@@ -119,7 +119,7 @@ struct CacheRankSnapshot {
   uint64_t damaged_copies = 0;                      // of blocks in the fast tier, of which the rows were read again
   uint64_t queued_frames = 0;                       // outgoing, waiting for window
   std::vector<CapturedMassSnapshot> captured_mass;  // by layer
-  std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of judged heads, with what was added
+  std::vector<CapturedMassSnapshot> corrected_mass;  // by layer, of verified heads, with what was added
 };
 
 // One number that a single thread writes and any thread reads.
@@ -137,18 +137,18 @@ class Counter {
 struct CacheRankMetrics {
   Counter<uint64_t> selection_lookups, selection_hits, local_rows, streamed_rows, streamed_bytes, prefetched_rows,
       prefetched_bytes, prefetch_hits, prefetches, refilled_bytes, appended_rows, selections, scored_key_bytes,
-      scored_page_bytes, shared_key_bytes, projections, verdicts, missed_top_k, widened, mass_bounds, budget_growths,
-      correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused, transfers_failed,
-      sequences_opened, sequences_attached, sequences_forked, sequences_expired, admissions_refused, active_sequences,
-      detached_sequences, sharded_sequences, channels, blocks_used, blocks_reserved, blocks_total, block_bytes,
-      queued_frames, prefix_hits, prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions, prefix_blocks,
-      prefix_idle_blocks, fast_bytes, fast_staging_bytes, fast_index_bytes, fast_reserved_bytes, fast_copied_bytes,
-      tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows, tier_gathers,
-      tier_scattered_rows, tier_scatters, mirror_device_bytes, mirror_device_used_bytes, mirror_host_bytes,
-      mirror_host_used_bytes, lanes, lane_plans, lane_seats, lane_seats_refused, prefix_queries, prefix_pieces,
-      damaged_sequences, scrubbed_bytes, scrub_passes, scrub_damaged_rows, mended_index_blocks, damaged_copies,
-      replicas, replicas_promoted, replica_received_bytes, replicas_fed, replicas_copying, replicas_missing,
-      replica_lag_tokens, replica_sent_bytes, replica_updates_fenced, replicas_refused;
+      scored_page_bytes, shared_key_bytes, projections, verifications, missed_top_k, widened, mass_bounds,
+      budget_growths, correction_rows, plans, frames_received, frames_malformed, stale_epoch_rejected, rows_refused,
+      transfers_failed, sequences_opened, sequences_attached, sequences_forked, sequences_expired, admissions_refused,
+      active_sequences, detached_sequences, sharded_sequences, channels, blocks_used, blocks_reserved, blocks_total,
+      block_bytes, queued_frames, prefix_hits, prefix_lookup_tokens, prefix_cached_tokens, prefix_evictions,
+      prefix_blocks, prefix_idle_blocks, fast_bytes, fast_staging_bytes, fast_index_bytes, fast_reserved_bytes,
+      fast_copied_bytes, tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows,
+      tier_gathers, tier_scattered_rows, tier_scatters, copy_device_bytes, copy_device_used_bytes, copy_host_bytes,
+      copy_host_used_bytes, peer_links, peer_plans, peer_batch_rows, peer_batch_rows_refused, prefix_queries,
+      prefix_pieces, damaged_sequences, scrubbed_bytes, scrub_passes, scrub_damaged_rows, mended_index_blocks,
+      damaged_copies, replicas, replicas_promoted, replica_received_bytes, replicas_fed, replicas_copying,
+      replicas_missing, replica_lag_tokens, replica_sent_bytes, replica_updates_fenced, replicas_refused;
   Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds, prefix_attention_seconds;
 
   static constexpr size_t kMaxLayers = 256;
@@ -165,7 +165,7 @@ struct CacheRankMetrics {
     Observe(captured_mass, layer, mass);
     mass_bounds.Add(is_bound);
   }
-  void ObserveVerdict(size_t layer, const HeadPartial& verdict, bool grew);
+  void ObserveVerification(size_t layer, const HeadPartial& verification, bool grew);
   CacheRankSnapshot Snapshot() const;
 
  private:

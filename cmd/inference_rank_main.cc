@@ -25,13 +25,13 @@ TransportOptions TransportOptionsOf(uint64_t incarnation) {
   return options;
 }
 
-void LogLane(const std::string& cache_rank, const absl::Status& lane) {
-  if (lane.ok()) {
+void LogPeerLink(const std::string& cache_rank, const absl::Status& peer_link) {
+  if (peer_link.ok()) {
     spdlog::info("decode steps with {} run from GPU to GPU (p2p)", cache_rank);
-  } else if (lane.code() == absl::StatusCode::kUnavailable) {
-    spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(lane.message()));
+  } else if (peer_link.code() == absl::StatusCode::kUnavailable) {
+    spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(peer_link.message()));
   } else {
-    spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(lane.message()));
+    spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(peer_link.message()));
   }
 }
 
@@ -58,7 +58,7 @@ absl::StatusOr<Parts> MakeParts(const InferenceProcessOptions& options, RoleProc
   Parts parts;
   const v1::Identity& identity = process.identity();
   WINNOW_ASSIGN_OR_RETURN(InferenceRankOptions rank_options, RankOptionsOf(options));
-  rank_options.on_lane = LogLane;
+  rank_options.on_peer_link = LogPeerLink;
   rank_options.credentials = process.credentials();
   rank_options.spans = process.spans();
   rank_options.on_device_failure = [&process](const absl::Status& why, const std::string& dump) {

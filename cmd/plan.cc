@@ -189,7 +189,7 @@ void PrintJson(const PlanResult& result) {
         one["block_bytes"] = rank.room->block_bytes;
         one["blocks_per_sequence"] = rank.room->demand.blocks;
         one["sequences"] = rank.sequences;
-        if (rank.has_lanes) one["mirrored_sequences"] = rank.mirrored;
+        if (rank.has_peer_links) one["copied_sequences"] = rank.copied;
       } else {
         one["error"] = std::string((rank.plan.ok() ? rank.room.status() : rank.plan.status()).message());
       }

@@ -38,9 +38,9 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> local_sequences{0};     // that have a row of their batch
   std::atomic<uint64_t> local_rows_dropped{0};  // computed for sequences that had ended meanwhile
   std::atomic<uint64_t> local_step_wait_us{0};  // engine time spent waiting for them
-  std::atomic<uint64_t> lane_steps{0};          // of decode_steps, those that ran between two GPUs
-  std::atomic<uint64_t> lane_sequences{0};      // that have a seat
-  std::atomic<uint64_t> lanes_failed{0};
+  std::atomic<uint64_t> peer_steps{0};          // of decode_steps, those that ran between two GPUs
+  std::atomic<uint64_t> peer_sequences{0};      // that have a batch row
+  std::atomic<uint64_t> peer_links_failed{0};
   std::atomic<uint64_t> pushed_prompt_rows{0};  // to cache ranks' GPUs; one per layer and kv head
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
@@ -64,7 +64,7 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> kv_sent_bytes{0};      // data-plane payload to cache ranks
   std::atomic<uint64_t> kv_received_bytes{0};  // and from them
   std::atomic<uint64_t> delta_wait_us{0};      // engine time spent waiting for deltas
-  std::atomic<uint64_t> partial_wait_us{0};    // and for verdicts, after attention
+  std::atomic<uint64_t> partial_wait_us{0};    // and for verifications, after attention
   std::atomic<uint64_t> reattached_sequences{0};
   std::atomic<uint64_t> preempted_sequences{0};
   std::atomic<uint64_t> resumed_sequences{0};

@@ -145,8 +145,8 @@ class Forward {
 
   // One position of each of `token_ids.size()` (<= kMaxDecodeRows) sequences. Returns logits [num_rows, vocab_size] in
   // host memory, overwritten by the next call.
-  virtual std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                                  DecodeKv& kv) = 0;
+  virtual std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                         DecodeKv& kv) = 0;
 
   // A chunk of one prompt. `last`: it is the prompt's last token, alone; returns its logits, otherwise nothing.
   virtual std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,

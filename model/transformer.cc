@@ -216,8 +216,8 @@ std::span<float> Transformer::Logits(const float* x, int num_rows) {
   return logits;
 }
 
-std::span<float> Transformer::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                                     DecodeKv& kv) {
+std::span<float> Transformer::DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                            DecodeKv& kv) {
   const int num_rows = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxDecodeRows && positions.size() == token_ids.size());
   const int lookahead = kv.Lookahead();

@@ -22,8 +22,8 @@ class Transformer final : public Forward {
   Transformer(const ModelConfig& config, const ModelWeights& weights, const KernelTable& kernels, Executor& executor,
               Dtype kv_dtype, int max_prefill_tokens, uint32_t max_slots_per_list);
 
-  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                          DecodeKv& kv) override;
+  std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                 DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
   bool CutsChunksByLayer() const override { return true; }

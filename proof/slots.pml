@@ -1,17 +1,17 @@
 /* Slots of an inference rank that a cache rank's GPU writes into: grant, write, notify, cancel, reuse.
  *
- * A sequence takes a seat of a lane (inference_rank/engine/engine_lanes.cc) with slot pages behind it. The inference
- * rank grants it by a frame (kSeat), which the cache rank answers (kSeated). Each step is announced (kStepPlan); the
+ * A sequence takes a batch row of a peer link (inference_rank/engine/engine_peer_steps.cc) with slot pages behind it. The inference
+ * rank grants it by a frame (kBatchRow), which the cache rank answers (kBatchRowAnswer). Each step is announced (kStepPlan); the
  * cache rank's host launches kernels, which wait for the step's query, store rows straight into the slots and raise a
  * flag. Nobody checks rows that come this way: whoever has the slots when a row arrives attends to it. So the one rule
  * is that slots have another owner only when nobody will write into them for the old one.
  *
- * That is known when the step under way has given all of its flags, or when the lane has ended on the other side, too.
- * A cancel waits for the former; a lane whose step runs out of time leaves its seats and pages in quarantine for the
+ * That is known when the step under way has given all of its flags, or when the peer link has ended on the other side, too.
+ * A cancel waits for the former; a peer link whose step runs out of time leaves its batch rows and pages in quarantine for the
  * latter.
  *
- * What is modelled: 2 seats, each standing for its pages, too; 3 sequences, the first of 2 steps, of which the first two
- * may be cancelled at any moment; a step that may run out of time at any moment, once; a lane that is made anew
+ * What is modelled: 2 batch rows, each standing for its pages, too; 3 sequences, the first of 2 steps, of which the first two
+ * may be cancelled at any moment; a step that may run out of time at any moment, once; a peer link that is made anew
  * afterwards; kernels that take any time between two stores. Frames of a link keep their order (transport/transport.h);
  * when it ends, those under way may have arrived or not.
  *
@@ -19,40 +19,40 @@
  * process (its stores end with it), hosts that stop (see HOST_STOPS).
  *
  * Safety: attention of a sequence reads slots that nobody else has written into since it took them, and the cache rank
- * never writes into slots that are free or another's. Progress: every sequence ends, and every seat is free at the end.
+ * never writes into slots that are free or another's. Progress: every sequence ends, and every batch row is free at the end.
  *
  * Each of these must be found wrong:
- *   -DPLANTED_REUSE_ON_TIMEOUT   a lane that has failed gives its seats back without waiting for the other side
- *   -DPLANTED_CANCEL_AT_ONCE     a cancel gives the seat back while a step is under way
- *   -DPLANTED_LOST_SEAT          a sequence that is cancelled while its grant is under way keeps its seat for ever
+ *   -DPLANTED_REUSE_ON_TIMEOUT   a peer link that has failed gives its batch rows back without waiting for the other side
+ *   -DPLANTED_CANCEL_AT_ONCE     a cancel gives the batch row back while a step is under way
+ *   -DPLANTED_LOST_ROW          a sequence that is cancelled while its grant is under way keeps its batch row for ever
  *   -DHOST_STOPS                 the quarantine is a time, so that it does not cover an announcement that the host of
  *                                the cache rank has received and launches only after it: one that is stopped for longer
- *                                than the quarantine. A limit of today's lanes (docs/reliability.md), not planted.
+ *                                than the quarantine. A limit of today's peer links (docs/reliability.md), not planted.
  */
 
-#define SEATS 2
+#define ROWS 2
 #define SEQUENCES 3
 #define NOBODY 0 /* sequences count from 1 */
 
-mtype = { SEAT, PLAN };
-/* Frames: kind, seat, sequence. A plan is of one row. */
+mtype = { ROW, PLAN };
+/* Frames: kind, batch row, sequence. A plan is of one row. */
 chan to_cache = [4] of { mtype, byte, byte };
-chan to_inference = [2] of { byte, byte }; /* kSeated: seat, sequence */
+chan to_inference = [2] of { byte, byte }; /* kBatchRowAnswer: batch row, sequence */
 
-byte slot[SEATS];        /* whose rows lie there */
-byte owner[SEATS];       /* who has the slots, by the inference rank's book */
-bool quarantined[SEATS];
+byte slot[ROWS];        /* whose rows lie there */
+byte owner[ROWS];       /* who has the slots, by the inference rank's book */
+bool quarantined[ROWS];
 
-mtype = { WAITING, ASKED, SEATED, ENDED };
+mtype = { WAITING, ASKED, IN_BATCH, ENDED };
 mtype state[SEQUENCES + 1] = WAITING;
-byte seat_of[SEQUENCES + 1];
+byte row_of[SEQUENCES + 1];
 byte steps_left[SEQUENCES + 1] = 1;
 bool cancelled[SEQUENCES + 1];
 
-byte sits[SEATS];        /* by the cache rank's book */
-byte writes_for[SEATS];  /* kernels under way: for this sequence */
-bool flag[SEATS];        /* notified */
-bool link_ended;         /* the inference rank has given the lane up */
+byte has_row[ROWS];        /* by the cache rank's book */
+byte writes_for[ROWS];  /* kernels under way: for this sequence */
+bool flag[ROWS];        /* notified */
+bool link_ended;         /* the inference rank has given the peer link up */
 bool may_time_out = true;
 
 #define under_way(s) (writes_for[s] != NOBODY)
@@ -67,29 +67,29 @@ bool launching; /* the host has taken an announcement off the link, and its kern
 #define all_ended (state[1] == ENDED && state[2] == ENDED && state[3] == ENDED)
 #define all_free (owner[0] == NOBODY && owner[1] == NOBODY)
 
-inline free_seat(s) { owner[s] = NOBODY; slot[s] = NOBODY }
+inline free_row(s) { owner[s] = NOBODY; slot[s] = NOBODY }
 
 inline leave(q) {
   d_step {
     if
-    :: state[q] == SEATED || state[q] == ASKED -> free_seat(seat_of[q])
+    :: state[q] == IN_BATCH || state[q] == ASKED -> free_row(row_of[q])
     :: else
     fi;
     state[q] = ENDED
   }
 }
 
-/* Takes seat `s` for sequence `q`, loads what it starts with, and asks. */
-inline take_seat(q, s) {
+/* Takes batch row `s` for sequence `q`, loads what it starts with, and asks. */
+inline take_row(q, s) {
   d_step {
-    owner[s] = q; slot[s] = q; seat_of[q] = s; state[q] = ASKED; flag[s] = false
+    owner[s] = q; slot[s] = q; row_of[q] = s; state[q] = ASKED; flag[s] = false
   }
-  to_cache ! SEAT, s, q;
+  to_cache ! ROW, s, q;
 }
 
 /* One step of sequence `q`. Without `goto` out of it the step is over: its flag has come. */
 inline decode(q) {
-  s = seat_of[q];
+  s = row_of[q];
   flag[s] = false;
   to_cache ! PLAN, s, q;
   if
@@ -97,7 +97,7 @@ inline decode(q) {
 #ifdef PLANTED_CANCEL_AT_ONCE
   :: cancelled[q] -> leave(q); goto next
 #endif
-  :: may_time_out -> /* the lane has failed: frames that have not arrived yet may be lost */
+  :: may_time_out -> /* the peer link has failed: frames that have not arrived yet may be lost */
      may_time_out = false; link_ended = true;
      goto failed
   fi;
@@ -109,12 +109,12 @@ inline decode(q) {
   fi
 }
 
-#ifdef PLANTED_LOST_SEAT
-#define leaves(x) (cancelled[x] && (state[x] == WAITING || state[x] == SEATED))
+#ifdef PLANTED_LOST_ROW
+#define leaves(x) (cancelled[x] && (state[x] == WAITING || state[x] == IN_BATCH))
 #else
 #define leaves(x) (cancelled[x] && state[x] != ENDED)
 #endif
-#define decodes(x) (state[x] == SEATED && !cancelled[x])
+#define decodes(x) (state[x] == IN_BATCH && !cancelled[x])
 
 active proctype InferenceRank() {
   byte s, q, other;
@@ -123,19 +123,19 @@ next:
   do
   :: to_inference ? s, q ->
      if
-     :: state[q] == ASKED && owner[s] == q -> state[q] = SEATED
-     :: else /* of a seat that was given back */
+     :: state[q] == ASKED && owner[s] == q -> state[q] = IN_BATCH
+     :: else /* of a batch row that was given back */
      fi
-  :: atomic { state[1] == WAITING && !cancelled[1] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_seat(1, s)
-  :: atomic { state[2] == WAITING && !cancelled[2] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_seat(2, s)
-  :: atomic { state[2] == WAITING && !cancelled[2] && !link_ended && owner[1] == NOBODY -> s = 1 }; take_seat(2, s)
-  :: atomic { state[3] == WAITING && !cancelled[3] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_seat(3, s)
-  :: atomic { state[3] == WAITING && !cancelled[3] && !link_ended && owner[1] == NOBODY -> s = 1 }; take_seat(3, s)
+  :: atomic { state[1] == WAITING && !cancelled[1] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_row(1, s)
+  :: atomic { state[2] == WAITING && !cancelled[2] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_row(2, s)
+  :: atomic { state[2] == WAITING && !cancelled[2] && !link_ended && owner[1] == NOBODY -> s = 1 }; take_row(2, s)
+  :: atomic { state[3] == WAITING && !cancelled[3] && !link_ended && owner[0] == NOBODY -> s = 0 }; take_row(3, s)
+  :: atomic { state[3] == WAITING && !cancelled[3] && !link_ended && owner[1] == NOBODY -> s = 1 }; take_row(3, s)
   :: decodes(1) -> q = 1; decode(q)
   :: decodes(2) -> q = 2; decode(q)
   :: decodes(3) -> q = 3; decode(q)
   /* Between two steps, nothing of any sequence is under way. */
-#ifdef PLANTED_LOST_SEAT
+#ifdef PLANTED_LOST_ROW
   :: cancelled[1] && state[1] == ASKED -> state[1] = ENDED
   :: cancelled[2] && state[2] == ASKED -> state[2] = ENDED
   :: cancelled[3] && state[3] == ASKED -> state[3] = ENDED
@@ -144,7 +144,7 @@ next:
   :: leaves(2) -> leave(2)
   :: leaves(3) -> leave(3)
   :: link_ended && other_side_has_ended && empty(to_inference) ->
-     /* The quarantine is over, and a lane is made anew. */
+     /* The quarantine is over, and a peer link is made anew. */
      atomic {
        do
        :: to_cache ? _, _, _
@@ -152,12 +152,12 @@ next:
        od;
        s = 0;
        do
-       :: s < SEATS ->
+       :: s < ROWS ->
           if
-          :: quarantined[s] -> quarantined[s] = false; free_seat(s)
+          :: quarantined[s] -> quarantined[s] = false; free_row(s)
           :: else
           fi;
-          sits[s] = NOBODY; s++
+          has_row[s] = NOBODY; s++
        :: else -> break
        od;
        link_ended = false
@@ -173,10 +173,10 @@ failed:
     do
     :: other <= SEQUENCES ->
        if
-       :: state[other] == ASKED || state[other] == SEATED ->
-          s = seat_of[other];
+       :: state[other] == ASKED || state[other] == IN_BATCH ->
+          s = row_of[other];
 #ifdef PLANTED_REUSE_ON_TIMEOUT
-          free_seat(s);
+          free_row(s);
 #else
           quarantined[s] = true;
 #endif
@@ -199,8 +199,8 @@ active proctype CacheHost() {
   byte s, q;
 end:
   do
-  :: atomic { to_cache ? SEAT, s, q -> launching = true };
-     sits[s] = q;
+  :: atomic { to_cache ? ROW, s, q -> launching = true };
+     has_row[s] = q;
      if
      :: link_ended -> skip
      :: nfull(to_inference) -> to_inference ! s, q
@@ -208,10 +208,10 @@ end:
      launching = false
   :: atomic { to_cache ? PLAN, s, q -> launching = true };
      if
-     :: sits[s] == q ->
+     :: has_row[s] == q ->
         /* One plan after the other on a GPU's stream. */
         !under_way(s); writes_for[s] = q
-     :: else /* refused: the peer hears of it, and gives the lane up by time here */
+     :: else /* refused: the peer hears of it, and gives the peer link up by time here */
      fi;
      launching = false
   od

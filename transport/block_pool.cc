@@ -13,8 +13,8 @@ void ReturnBlock::operator()(Block* block) const {
   const std::shared_ptr<BlockPool> pool = std::move(block->pool);
   block->window.reset();
   block->consumption.reset();
-  if (block->memory != nullptr) std::exchange(block->memory, nullptr)->Free(block->elsewhere);
-  block->elsewhere = nullptr;
+  if (block->memory != nullptr) std::exchange(block->memory, nullptr)->Free(block->external);
+  block->external = nullptr;
   block->by_reference = false;
   std::lock_guard lock(pool->mutex_);
   block->next_free = pool->free_[block->size_class];

@@ -48,11 +48,11 @@ struct alignas(64) Block {
   std::shared_ptr<SendWindow> window;        // until Post: holds this block's reservation
   std::shared_ptr<Consumption> consumption;  // after arrival: told when the receiver is done with the payload
 
-  std::byte* elsewhere = nullptr;         // the payload, where it does not follow this
-  std::shared_ptr<PayloadMemory> memory;  // of `elsewhere`, to be freed there; null: not by this block
+  std::byte* external = nullptr;          // the payload, where it does not follow this
+  std::shared_ptr<PayloadMemory> memory;  // of `external`, to be freed there; null: not by this block
   bool by_reference = false;              // the frame is sent, or came, with `reference` instead of its payload
 
-  std::byte* payload() { return elsewhere != nullptr ? elsewhere : reinterpret_cast<std::byte*>(this + 1); }
+  std::byte* payload() { return external != nullptr ? external : reinterpret_cast<std::byte*>(this + 1); }
   std::span<std::byte> bytes() { return {payload(), payload_bytes}; }
 };
 

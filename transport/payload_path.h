@@ -55,7 +55,7 @@ class PayloadPath {
   // sent.
   virtual absl::Status Expect(Block& block) = 0;
   // True once the payload of an expected block is there and the block holds it. Asked in the order of Expect.
-  virtual absl::StatusOr<bool> HasLanded(Block& block) = 0;
+  virtual absl::StatusOr<bool> HasArrived(Block& block) = 0;
 
   // Moves what can be moved. An error fails the channel.
   virtual absl::Status Progress() { return absl::OkStatus(); }

@@ -15,8 +15,8 @@ struct IndexLayout {
   uint32_t page_tokens = 0;             // of pages whose bounds are kept; 0: none
   bool cuboid = false;                  // cuboid-means of the pages, beside the bounds
   std::optional<Dtype> key_dtype = {};  // kI8 or kI4; none: the rows'. Of rows of int8 it is kI8: their keys are scored
-  // Selections or verdicts read the keys of rows, so that their tiles are index; otherwise they are read for figures
-  // alone, and lie where the rows do.
+  // Selections or verifications read the keys of rows, so that their tiles are index; otherwise they are read for
+  // figures alone, and lie where the rows do.
   bool scores_keys = false;
   bool index_keys = false;  // tiles are of index keys, not of keys
 
@@ -51,7 +51,7 @@ constexpr IndexLayout IndexLayoutFor(const SelectionSpec& spec, Dtype rows = Dty
           .key_dtype = !selects             ? std::nullopt
                        : rows == Dtype::kI8 ? std::optional(Dtype::kI8)
                                             : DtypeOf(spec.key_copy),
-          .scores_keys = (selects && (!pages || spec.scorer == Scorer::kTwoStage)) || WaitsForVerdict(spec),
+          .scores_keys = (selects && (!pages || spec.scorer == Scorer::kTwoStage)) || WaitsForVerification(spec),
           .index_keys = index_keys};
 }
 

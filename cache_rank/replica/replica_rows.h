@@ -10,8 +10,8 @@
 namespace winnow {
 
 // What travels from a sequence to its replica. A sequence is a function of its rows, the newest queries and its
-// specification: indexes, selections and images of pools are made anew from these. Verdicts do not travel, so that a
-// sequence whose budgets grow is decoded again from the end of its prompt on. Data-plane thread.
+// specification: indexes, selections and images of pools are made anew from these. Verifications do not travel, so that
+// a sequence whose budgets grow is decoded again from the end of its prompt on. Data-plane thread.
 
 // What a replica of the sequence is to be opened with.
 v1::ReplicaOpening OpeningOf(const CachedSequence& sequence);

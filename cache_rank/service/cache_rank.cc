@@ -147,12 +147,12 @@ absl::StatusOr<CacheRank::ExchangeAnswer> CacheRank::OpenChannel(const ExchangeC
   WINNOW_ASSIGN_OR_RETURN(answer.protection, channel->DecideProtection(call.data_plane_mode));
   answer.worker_address = channel->LocalAddress();
   answer.channel_id = data_plane_->OpenLink(call.peer.rank(), std::move(channel), std::move(on_closed));
-  if (!call.lane.has_value()) return answer;
+  if (!call.peer_link.has_value()) return answer;
   if (answer.protection.level == Protection::kEncrypted) {
-    answer.lane_address = absl::FailedPreconditionError(
+    answer.peer_link_address = absl::FailedPreconditionError(
         "the data plane of the cache rank is encrypted, and what GPUs store into each other cannot be");
   } else {
-    answer.lane_address = data_plane_->OpenLane(answer.channel_id, *call.lane);
+    answer.peer_link_address = data_plane_->OpenPeerLink(answer.channel_id, *call.peer_link);
   }
   return answer;
 }

@@ -55,15 +55,15 @@ class CacheRank {
     std::string transport;
     std::string worker_address;
     DataPlaneMode data_plane_mode = DataPlaneMode::kAuto;
-    std::optional<LaneOffer> lane;
+    std::optional<PeerOffer> peer_link;
   };
   // What Exchange needs; implemented by its stream. All callbacks come from the data-plane thread.
   struct ExchangeAnswer {
     uint32_t channel_id = 0;
     std::string worker_address;
     LinkProtection protection;
-    // Where a lane was offered: its address here, or why there is none.
-    absl::StatusOr<std::string> lane_address = absl::FailedPreconditionError("no lane was offered");
+    // Where a peer link was offered: its address here, or why there is none.
+    absl::StatusOr<std::string> peer_link_address = absl::FailedPreconditionError("no peer link was offered");
   };
   using OnExchanged = std::function<void(absl::StatusOr<ExchangeAnswer>)>;
   using OnClosed = std::function<void(const absl::Status&)>;

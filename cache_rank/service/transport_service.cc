@@ -15,9 +15,9 @@
 namespace winnow {
 namespace {
 
-absl::StatusOr<LaneOffer> ParseLane(const v1::LaneOffer& offer) {
+absl::StatusOr<PeerOffer> ParsePeerLink(const v1::PeerOffer& offer) {
   WINNOW_ASSIGN_OR_RETURN(SelectionSpec spec, FromProto(offer.selection()));
-  return LaneOffer{.address = offer.address(),
+  return PeerOffer{.address = offer.address(),
                    .spec = std::move(spec),
                    .max_rows = static_cast<int>(std::min<uint32_t>(offer.max_rows(), 1 << 16)),
                    .hidden_size = static_cast<int>(std::min<uint32_t>(offer.hidden_size(), 1 << 24)),
@@ -32,13 +32,13 @@ absl::StatusOr<CacheRank::ExchangeCall> ParseCall(const v1::ExchangeRequest& req
                                .transport = request.transport(),
                                .worker_address = request.worker_address(),
                                .data_plane_mode = static_cast<DataPlaneMode>(request.data_plane_mode()),
-                               .lane = std::nullopt};
+                               .peer_link = std::nullopt};
   if (!v1::DataPlaneMode_IsValid(request.data_plane_mode())) {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown data_plane_mode ", static_cast<int>(request.data_plane_mode())));
   }
-  if (request.has_lane()) {
-    WINNOW_ASSIGN_OR_RETURN(call.lane, ParseLane(request.lane()));
+  if (request.has_peer_link()) {
+    WINNOW_ASSIGN_OR_RETURN(call.peer_link, ParsePeerLink(request.peer_link()));
   }
   return call;
 }
@@ -94,12 +94,12 @@ class ExchangeServerStream final : public grpc::ServerBidiReactor<v1::ExchangeRe
           response_.mutable_protection()->set_session_key(answer->protection.key.bytes());
         }
         response_.set_num_threads(static_cast<uint32_t>(rank_->options().num_threads));
-        if (request_.has_lane()) {
-          v1::LaneAnswer& lane = *response_.mutable_lane();
-          if (answer->lane_address.ok()) {
-            lane.set_address(*answer->lane_address);
+        if (request_.has_peer_link()) {
+          v1::PeerAnswer& peer_link = *response_.mutable_peer_link();
+          if (answer->peer_link_address.ok()) {
+            peer_link.set_address(*answer->peer_link_address);
           } else {
-            lane.set_refusal(std::string(answer->lane_address.status().message()));
+            peer_link.set_refusal(std::string(answer->peer_link_address.status().message()));
           }
         }
         StartWrite(&response_);

@@ -8,7 +8,7 @@
 
 namespace winnow {
 
-// Selects for many lists at once somewhere else than on the executor: on a GPU that keeps the index of the keys, while
+// Selects for many lists at once and not on the executor: on a GPU that keeps the index of the keys, while
 // rows and the images of the pools stay here. What it selects is what SelectHead would, up to rows whose importance
 // differs by less than the scores' roundings, and a pure function of the same inputs. Data-plane thread.
 class BatchSelector {

@@ -4,7 +4,7 @@
 
 namespace winnow {
 
-std::vector<uint64_t> DamageResponse::Respond(PeerLinks& links) {
+std::vector<uint64_t> DamageResponse::Respond(InferenceLinks& links) {
   std::vector<uint64_t> given_up;
   if (pool_->damage_count() == responded_) return given_up;
   // The block of one may be held by others, which are then found damaged, too.
@@ -26,7 +26,7 @@ std::vector<uint64_t> DamageResponse::Respond(PeerLinks& links) {
   return given_up;
 }
 
-void DamageResponse::GiveUp(const CachedSequence& sequence, const DamagedRow& row, PeerLinks& links) {
+void DamageResponse::GiveUp(const CachedSequence& sequence, const DamagedRow& row, InferenceLinks& links) {
   metrics_->damaged_sequences.Add(1);
   if (on_damage_) {
     on_damage_(sequence.id,

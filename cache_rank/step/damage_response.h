@@ -24,10 +24,10 @@ class DamageResponse {
       : pool_(pool), store_(store), streamer_(streamer), metrics_(metrics), on_damage_(std::move(on_damage)) {}
 
   // Gives up the sequences that have been found damaged since the last call; returns their numbers.
-  std::vector<uint64_t> Respond(PeerLinks& links);
+  std::vector<uint64_t> Respond(InferenceLinks& links);
 
  private:
-  void GiveUp(const CachedSequence& sequence, const DamagedRow& row, PeerLinks& links);
+  void GiveUp(const CachedSequence& sequence, const DamagedRow& row, InferenceLinks& links);
 
   KvBlockPool* const pool_;
   SequenceStore* const store_;

@@ -52,8 +52,8 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       metrics_(metrics),
       pool_(std::move(pool)),
       batch_selector_(std::move(batch_selector)),
-      lanes_(options.lanes),
-      on_lane_ended_(options.on_lane_ended),
+      peer_links_(options.peer_links),
+      on_peer_link_ended_(options.on_peer_link_ended),
       store_(pool_.get(), kernels, shape_.layout, options.detach_ttl, options.idle_prefix_bytes / pool_->block_bytes()),
       streamer_(options.streamer, shape_.layout, executor, kernels->num_workers(*executor), &store_, metrics),
       selector_(options.selector, shape_.model, projection, kernels, executor, &store_, &streamer_, metrics,
@@ -63,8 +63,8 @@ DataPlane::DataPlane(const Options& options, const ServedShape& shape, std::uniq
       scrubber_(options.scrub_bytes_per_s, pool_.get(), &store_),
       damage_(pool_.get(), &store_, &streamer_, metrics, options.on_damage),
       frames_(shape_.layout, projection == nullptr ? 0 : projection->hidden_size(), shape_.model.rope, kernels, &store_,
-              &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, lanes_.get()) {
-  if (lanes_ != nullptr) lanes_->UseTeam(executor);
+              &streamer_, &selector_, &prefetcher_, &attender_, executor, metrics, peer_links_.get()) {
+  if (peer_links_ != nullptr) peer_links_->UseExecutor(executor);
   metrics_->num_layers.Set(shape_.layout.num_layers);
   metrics_->blocks_total.Set(pool_->total());
   metrics_->block_bytes.Set(pool_->block_bytes());
@@ -77,7 +77,7 @@ DataPlane::~DataPlane() {
 
 uint32_t DataPlane::OpenLink(std::string rank, std::unique_ptr<Channel> channel,
                              std::function<void(const absl::Status&)> on_closed) {
-  auto link = std::make_unique<PeerLink>();
+  auto link = std::make_unique<InferenceLink>();
   link->id = next_link_id_++;
   link->rank = std::move(rank);
   link->channel = std::move(channel);
@@ -88,29 +88,30 @@ uint32_t DataPlane::OpenLink(std::string rank, std::unique_ptr<Channel> channel,
   return id;
 }
 
-absl::StatusOr<std::string> DataPlane::OpenLane(uint32_t link_id, const LaneOffer& offer) {
-  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
-  if (lanes_ == nullptr) return absl::FailedPreconditionError("the cache rank selects on no GPU (--cache-device)");
-  WINNOW_ASSIGN_OR_RETURN(link->lane, lanes_->Open(offer, shape_));
-  metrics_->lanes.Add(1);
-  return link->lane->address();
+absl::StatusOr<std::string> DataPlane::OpenPeerLink(uint32_t link_id, const PeerOffer& offer) {
+  WINNOW_ASSIGN_OR_RETURN(InferenceLink * link, FindLink(link_id));
+  if (peer_links_ == nullptr) return absl::FailedPreconditionError("the cache rank selects on no GPU (--cache-device)");
+  WINNOW_ASSIGN_OR_RETURN(link->peer_link, peer_links_->Open(offer, shape_));
+  metrics_->peer_links.Add(1);
+  return link->peer_link->address();
 }
 
 void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   const auto found = links_.find(link_id);
   if (found == links_.end()) return;
-  const std::unique_ptr<PeerLink> link = std::move(found->second);
+  const std::unique_ptr<InferenceLink> link = std::move(found->second);
   links_.erase(found);
-  if (link->lane != nullptr) {
-    const absl::Status failed = link->lane->status().ok() ? link->failure : link->lane->status();
-    if (on_lane_ended_ && !(stopping_ && failed.ok())) on_lane_ended_(link->rank, failed.ok() ? reason : failed);
-    link->lane->Abort(reason);
-    frames_.lanes().TakeLanded(*link, /*wait=*/true);
-    frames_.lanes().TakeRows(*link, /*wait=*/true);
-    link->lane.reset();
-    metrics_->lanes.Add(-1);
+  if (link->peer_link != nullptr) {
+    const absl::Status failed = link->peer_link->status().ok() ? link->failure : link->peer_link->status();
+    if (on_peer_link_ended_ && !(stopping_ && failed.ok()))
+      on_peer_link_ended_(link->rank, failed.ok() ? reason : failed);
+    link->peer_link->Abort(reason);
+    frames_.peer_links().TakeStaged(*link, /*wait=*/true);
+    frames_.peer_links().TakeRows(*link, /*wait=*/true);
+    link->peer_link.reset();
+    metrics_->peer_links.Add(-1);
   }
-  metrics_->queued_frames.Add(-link->queued());  // what the lane's end has queued, too
+  metrics_->queued_frames.Add(-link->queued());  // what the end of the peer link has queued, too
   store_.DetachChannel(link_id, std::chrono::steady_clock::now());
   link->channel->Close();
   if (link->on_closed) link->on_closed(reason);
@@ -118,7 +119,7 @@ void DataPlane::CloseLink(uint32_t link_id, const absl::Status& reason) {
   PublishGauges(store_, *pool_, metrics_);
 }
 
-absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
+absl::StatusOr<InferenceLink*> DataPlane::FindLink(uint32_t link_id) {
   const auto found = links_.find(link_id);
   if (found != links_.end()) return found->second.get();
   return absl::NotFoundError(absl::StrCat("channel ", link_id, " is not open"));
@@ -127,13 +128,13 @@ absl::StatusOr<PeerLink*> DataPlane::FindLink(uint32_t link_id) {
 void DataPlane::TakeRowsUnderWay(uint32_t link_id) {
   const auto link = links_.find(link_id);
   if (link == links_.end()) return;
-  frames_.lanes().TakeLanded(*link->second, /*wait=*/true);
-  frames_.lanes().TakeRows(*link->second, /*wait=*/true);
+  frames_.peer_links().TakeStaged(*link->second, /*wait=*/true);
+  frames_.peer_links().TakeRows(*link->second, /*wait=*/true);
 }
 
 void DataPlane::ForgetOnDevices(uint64_t sequence_id) {
   if (batch_selector_ != nullptr) batch_selector_->Forget(sequence_id);
-  if (lanes_ != nullptr) lanes_->Forget(sequence_id);
+  if (peer_links_ != nullptr) peer_links_->Forget(sequence_id);
 }
 
 absl::Status DataPlane::CheckServable(const SequenceStore::OpenOptions& options) const {
@@ -173,9 +174,9 @@ absl::StatusOr<CachedSequence*> DataPlane::OpenReplica(uint64_t feed, const Sequ
 }
 
 absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, const SequenceStore::OpenOptions& options) {
-  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  WINNOW_ASSIGN_OR_RETURN(InferenceLink * link, FindLink(link_id));
   WINNOW_RETURN_IF_ERROR(CheckServable(options));
-  frames_.lanes().TakeLandedOf(*link, options.sequence_id);  // of one that had its number
+  frames_.peer_links().TakeStagedOf(*link, options.sequence_id);  // of one that had its number
   absl::StatusOr<CachedSequence*> sequence = store_.Open(link_id, options);
   if (!sequence.ok()) {
     metrics_->admissions_refused.Add(1);
@@ -185,7 +186,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
   metrics_->sequences_opened.Add(1);
   const uint32_t cached = (*sequence)->kv.watermark();
   if (cached > 0) {
-    if (link->lane != nullptr) link->to_mirror.push_back(options.sequence_id);
+    if (link->peer_link != nullptr) link->to_copy.push_back(options.sequence_id);
     if (!options.pulls_prefix) {
       streamer_.SendPrefix(*link, **sequence,
                            {.num_layers = static_cast<uint32_t>((*sequence)->layout.num_layers), .end = cached});
@@ -201,7 +202,7 @@ absl::StatusOr<DataPlane::Opened> DataPlane::OpenSequence(uint32_t link_id, cons
 
 absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint32_t attach_epoch,
                                    const PrefixRows& rows) {
-  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  WINNOW_ASSIGN_OR_RETURN(InferenceLink * link, FindLink(link_id));
   const CachedSequence* sequence = store_.FindAttached(sequence_id, attach_epoch, link_id);
   if (sequence == nullptr) {
     return absl::AbortedError(absl::StrCat("sequence ", sequence_id, " is not attached to the caller"));
@@ -226,7 +227,7 @@ absl::Status DataPlane::PushPrefix(uint32_t link_id, uint64_t sequence_id, uint3
 absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, uint64_t sequence_id,
                                                               uint32_t max_restart_position,
                                                               const AttachOptions& options) {
-  WINNOW_ASSIGN_OR_RETURN(PeerLink * link, FindLink(link_id));
+  WINNOW_ASSIGN_OR_RETURN(InferenceLink * link, FindLink(link_id));
   const CachedSequence* before = store_.Find(sequence_id);
   const KvShard shard = options.shard.num_layers == 0 ? WholeModel(shape_.layout) : options.shard;
   if (before != nullptr && before->shard != shard) {
@@ -245,9 +246,9 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   }
   const uint32_t restart = sequence->kv.watermark();
   const bool goes_on_with_prompt = restart > 0 && restart < sequence->prompt_tokens;
-  if (lanes_ != nullptr) lanes_->Truncate(sequence_id, restart);
+  if (peer_links_ != nullptr) peer_links_->Truncate(sequence_id, restart);
   if (goes_on_with_prompt) {
-    if (link->lane != nullptr) link->to_mirror.push_back(sequence_id);
+    if (link->peer_link != nullptr) link->to_copy.push_back(sequence_id);
   } else {
     streamer_.SendRefill(*link, *sequence, restart, options.wants_all_rows);
   }
@@ -299,7 +300,7 @@ void DataPlane::HandleFrame(Channel& channel, const ReceivedFrame& frame) {
 bool DataPlane::RunOnce() {
   // First what waits for window: a queue that has drained lets the selector work for its link again.
   for (auto& [id, link] : links_) streamer_.Pump(*link);
-  const bool waits_for_gpu = RunLanes();
+  const bool waits_for_gpu = RunPeerLinks();
   const bool scrubbed = scrubber_.RunOnce();
   GiveUpDamaged();
   const bool worked = Select() || prefetcher_.RunOnce(links_);
@@ -329,19 +330,19 @@ bool DataPlane::Select() {
   return attender_.RunOnce(links_) || selector_.RunOnce(links_);
 }
 
-// True while there is work for lanes, or plans are under way whose ends come without a frame.
-bool DataPlane::RunLanes() {
+// True while there is work for peer links, or plans are under way whose ends come without a frame.
+bool DataPlane::RunPeerLinks() {
   bool waits = false;
   for (auto& [id, link] : links_) {
-    waits |= link->failure.ok() && frames_.lanes().RunSeats(*link);
-    if (link->lane == nullptr) continue;
-    frames_.lanes().TakeLanded(*link, /*wait=*/false);
-    // The prompt waits for what goes back to it, and only the answer for the mirror.
+    waits |= link->failure.ok() && frames_.peer_links().RunBatchRowRequests(*link);
+    if (link->peer_link == nullptr) continue;
+    frames_.peer_links().TakeStaged(*link, /*wait=*/false);
+    // The prompt waits for what goes back to it, and only the answer for the GPU's copy.
     const bool goes_back = !link->bulk.empty();
-    waits |= (!goes_back && frames_.lanes().MirrorPrefix(*link)) || !link->landed.empty();
-    frames_.lanes().TakeRows(*link, /*wait=*/false);
-    if (absl::Status status = link->lane->status(); !status.ok()) link->Fail(std::move(status));
-    waits |= link->failure.ok() && link->lane->has_plans();
+    waits |= (!goes_back && frames_.peer_links().CopyPrefix(*link)) || !link->staged.empty();
+    frames_.peer_links().TakeRows(*link, /*wait=*/false);
+    if (absl::Status status = link->peer_link->status(); !status.ok()) link->Fail(std::move(status));
+    waits |= link->failure.ok() && link->peer_link->has_plans();
   }
   return waits;
 }
@@ -355,7 +356,7 @@ bool DataPlane::HasBacklog() const {
 
 void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   for (auto next = links_.begin(); next != links_.end();) {
-    PeerLink& link = *(next++)->second;
+    InferenceLink& link = *(next++)->second;
     link.Fail(link.channel->failed());
     if (!link.failure.ok()) CloseLink(link.id, absl::Status(link.failure));
   }
@@ -368,8 +369,8 @@ void DataPlane::Tick(std::chrono::steady_clock::time_point now) {
   const size_t expired = store_.Reclaim(now);
   const auto stays = [&](uint64_t id) { return store_.Find(id) != nullptr; };
   if (expired > 0 && batch_selector_ != nullptr) batch_selector_->Retain(stays);
-  if (expired > 0 && lanes_ != nullptr) lanes_->Retain(stays);
-  if (lanes_ != nullptr) PublishMirrors(lanes_->mirror_bytes(), metrics_);
+  if (expired > 0 && peer_links_ != nullptr) peer_links_->Retain(stays);
+  if (peer_links_ != nullptr) PublishCopies(peer_links_->copy_bytes(), metrics_);
   metrics_->sequences_expired.Add(expired);
   PublishGauges(store_, *pool_, metrics_);
 }

@@ -16,8 +16,8 @@
 #include "cache_rank/store/kv_block_pool.h"
 #include "cache_rank/store/scrubber.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/device_lane.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/device_peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "transport/transport.h"
 
@@ -49,9 +49,9 @@ class DataPlane {
     // Makes what selects beside the executor for the model that is served; null: nothing does.
     std::function<absl::StatusOr<std::unique_ptr<BatchSelector>>(const ServedShape&)> new_batch_selector = nullptr;
     // Decode steps between two GPUs; null: there are none.
-    std::shared_ptr<DeviceLanes> lanes = nullptr;
-    // The lane to that inference rank has ended, and not with the cache rank. Data-plane thread.
-    std::function<void(const std::string& rank, const absl::Status& why)> on_lane_ended = nullptr;
+    std::shared_ptr<DevicePeerLinks> peer_links = nullptr;
+    // The peer link to that inference rank has ended, and not with the cache rank. Data-plane thread.
+    std::function<void(const std::string& rank, const absl::Status& why)> on_peer_link_ended = nullptr;
     // That are read to find damage before somebody needs them; 0: none are.
     uint64_t scrub_bytes_per_s = 0;
     // Told of each sequence that is given up for a damaged row, and of which row. Data-plane thread.
@@ -76,8 +76,8 @@ class DataPlane {
   // of this side.
   uint32_t OpenLink(std::string rank, std::unique_ptr<Channel> channel,
                     std::function<void(const absl::Status&)> on_closed);
-  // Gives the link a lane; returns its address. FAILED_PRECONDITION says why there is none.
-  absl::StatusOr<std::string> OpenLane(uint32_t link_id, const LaneOffer& offer);
+  // Opens the link's way from GPU to GPU; returns its address. FAILED_PRECONDITION says why there is none.
+  absl::StatusOr<std::string> OpenPeerLink(uint32_t link_id, const PeerOffer& offer);
   // Closes the channel and detaches its sequences. Idempotent. Not inside Progress.
   void CloseLink(uint32_t link_id, const absl::Status& reason);
 
@@ -127,14 +127,14 @@ class DataPlane {
   DataPlane(const Options& options, const ServedShape& shape, std::unique_ptr<KvBlockPool> pool,
             const KernelTable* kernels, Executor* executor, CacheRankMetrics* metrics,
             const QueryProjection* projection, std::unique_ptr<BatchSelector> batch_selector);
-  absl::StatusOr<PeerLink*> FindLink(uint32_t link_id);
+  absl::StatusOr<InferenceLink*> FindLink(uint32_t link_id);
   // Whether sequences of that kind can be served here at all.
   absl::Status CheckServable(const SequenceStore::OpenOptions& options) const;
-  // Waits for the rows that the link's lane has under way: they belong to its sequences still.
+  // Waits for the rows that the link has under way from GPU to GPU: they belong to its sequences still.
   void TakeRowsUnderWay(uint32_t link_id);
   // A sequence of this number is gone or begins anew.
   void ForgetOnDevices(uint64_t sequence_id);
-  bool RunLanes();
+  bool RunPeerLinks();
   // A batch of selections, or a piece of attention to a prefix.
   bool Select();
   // What was found damaged is given up before anything else is done with it.
@@ -147,8 +147,8 @@ class DataPlane {
 
   const std::unique_ptr<KvBlockPool> pool_;
   const std::unique_ptr<BatchSelector> batch_selector_;  // may be null
-  const std::shared_ptr<DeviceLanes> lanes_;             // may be null
-  const std::function<void(const std::string&, const absl::Status&)> on_lane_ended_;
+  const std::shared_ptr<DevicePeerLinks> peer_links_;    // may be null
+  const std::function<void(const std::string&, const absl::Status&)> on_peer_link_ended_;
   bool stopping_ = false;
   SequenceStore store_;
   Streamer streamer_;
@@ -159,7 +159,7 @@ class DataPlane {
   DamageResponse damage_;
   int selections_in_a_row_ = 0;  // since a piece of attention to a prefix
   FrameHandler frames_;
-  PeerLinks links_;
+  InferenceLinks links_;
   uint32_t next_link_id_ = 1;
 };
 

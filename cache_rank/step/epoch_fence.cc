@@ -4,7 +4,7 @@ namespace winnow {
 
 // What the fence protects, and how it goes together with attachments and two routers, is modelled and checked in
 // proof/attach.pml.
-CachedSequence* EpochFence::Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch) {
+CachedSequence* EpochFence::Holder(InferenceLink& link, uint64_t sequence_id, uint32_t attach_epoch) {
   if (CachedSequence* sequence = store_->FindAttached(sequence_id, attach_epoch, link.id)) return sequence;
   metrics_->stale_epoch_rejected.Add(1);
   const CachedSequence* current = store_->Find(sequence_id);

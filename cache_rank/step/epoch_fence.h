@@ -3,7 +3,7 @@
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 
 namespace winnow {
@@ -16,7 +16,7 @@ class EpochFence {
 
   // The sequence, when it is attached to this link with this epoch. Otherwise null, and the peer is told kFenced, once
   // per (sequence, epoch); but not when it has re-attached the sequence itself.
-  CachedSequence* Holder(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch);
+  CachedSequence* Holder(InferenceLink& link, uint64_t sequence_id, uint32_t attach_epoch);
 
  private:
   const SequenceStore* const store_;

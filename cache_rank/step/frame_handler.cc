@@ -24,7 +24,7 @@ absl::StatusOr<int> LayerOf(const CachedSequence& sequence, const wire::FrameHea
 
 }  // namespace
 
-void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
+void FrameHandler::Handle(InferenceLink& link, const ReceivedFrame& frame) {
   if (!link.failure.ok()) return;
   metrics_->frames_received.Add(1);
   absl::Status status;
@@ -32,8 +32,8 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kStepPlan:
       status = HandleStepPlan(link, frame);
       break;
-    case wire::FrameType::kSeat:
-      status = lanes_.HandleSeat(link, frame);
+    case wire::FrameType::kBatchRow:
+      status = peer_links_.HandleBatchRow(link, frame);
       break;
     case wire::FrameType::kLayer:
       status = HandleLayer(link, frame);
@@ -41,8 +41,8 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kAppendRange:
       status = HandleAppendRange(link, frame);
       break;
-    case wire::FrameType::kLanded:
-      status = lanes_.HandleLanded(link, frame);
+    case wire::FrameType::kStaged:
+      status = peer_links_.HandleStaged(link, frame);
       break;
     case wire::FrameType::kPromptQueries:
       status = HandlePromptQueries(link, frame);
@@ -68,16 +68,16 @@ void FrameHandler::Handle(PeerLink& link, const ReceivedFrame& frame) {
   link.Fail(status);
 }
 
-absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status FrameHandler::HandleStepPlan(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  if ((header.flags & wire::kPlanOnLane) != 0) return lanes_.HandlePlan(link, frame);
+  if ((header.flags & wire::kPlanByPeer) != 0) return peer_links_.HandlePlan(link, frame);
   if (header.plan == 0 || link.FindPlan(header.plan) != nullptr) {
     return absl::InvalidArgumentError(absl::StrCat("plan ", header.plan, " was opened before"));
   }
   WINNOW_RETURN_IF_ERROR(ReadPlanRows(frame, &plan_rows_));
   metrics_->plans.Add(1);
   OpenPlan& plan = link.plans[link.next_plan];
-  link.next_plan = (link.next_plan + 1) % PeerLink::kOpenPlans;
+  link.next_plan = (link.next_plan + 1) % InferenceLink::kOpenPlans;
   plan.plan = header.plan;
   plan.rows.clear();
   for (uint32_t i = 0; i < plan_rows_.size(); ++i) {
@@ -87,14 +87,14 @@ absl::Status FrameHandler::HandleStepPlan(PeerLink& link, const ReceivedFrame& f
     plan.rows.push_back({row.sequence_id, row.attach_epoch, row.position, shard});
     CachedSequence* sequence = fence_.Holder(link, row.sequence_id, row.attach_epoch);
     if (sequence == nullptr) continue;
-    lanes_.TakeLandedOf(link, sequence->id);  // a step reads rows
-    if (!Seat(*sequence, header.plan, i, row)) selector_->Refuse(link, header.plan, *sequence, 0);
+    peer_links_.TakeStagedOf(link, sequence->id);  // a step reads rows
+    if (!TakePlanRow(*sequence, header.plan, i, row)) selector_->Refuse(link, header.plan, *sequence, 0);
   }
   selector_->OnPlan(link, plan);
   return absl::OkStatus();
 }
 
-bool FrameHandler::Seat(CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row) {
+bool FrameHandler::TakePlanRow(CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row) {
   if (row.position != sequence.kv.watermark() || row.position >= sequence.kv.max_positions()) return false;
   if (row.pool_slots != sequence.total_pool_slots || ShardOf(row) != sequence.shard) return false;
   const bool everything = (row.flags & wire::kPlanAttendsEverything) != 0;
@@ -105,16 +105,16 @@ bool FrameHandler::Seat(CachedSequence& sequence, uint64_t plan, uint32_t row_in
     selects |= NeedsSelection(sequence.spec, list, row.position, sequence.prompt_tokens);
   }
   sequence.journal.Record(row.position, row.token_id);
-  sequence.seat = {.plan = plan,
-                   .row = row_index,
-                   .position = row.position,
-                   .sparse = sparse,
-                   .selects = selects,
-                   .tells_positions = (row.flags & wire::kPlanTellsPositions) != 0};
+  sequence.planned = {.plan = plan,
+                      .row = row_index,
+                      .position = row.position,
+                      .sparse = sparse,
+                      .selects = selects,
+                      .tells_positions = (row.flags & wire::kPlanTellsPositions) != 0};
   return true;
 }
 
-absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status FrameHandler::HandleLayer(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   const OpenPlan* plan = link.FindPlan(header.plan);
   if (plan == nullptr) return absl::OkStatus();  // of a plan that newer ones pushed out: its rows are stale
@@ -126,14 +126,14 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
   for (size_t i = 0; i < rows; ++i) {
     const OpenPlan::Row& row = plan->rows[i];
     CachedSequence* sequence = fence_.Holder(link, row.sequence_id, row.attach_epoch);
-    if (sequence == nullptr || sequence->seat.plan != header.plan || !row.shard.HasLayer(layer)) continue;
+    if (sequence == nullptr || sequence->planned.plan != header.plan || !row.shard.HasLayer(layer)) continue;
     const int local = layer - row.shard.first_layer;
     if (sections_.rows(i) != nullptr) AppendRow(link, *sequence, local, row.position, sections_.rows(i));
-    if (sequence->seat.plan != header.plan) continue;
+    if (sequence->planned.plan != header.plan) continue;
     if (SelectsFromAll(sequence->spec)) {
       if (sections_.index_query(i) != nullptr) {
         queries_.TakeIndexQuery(link, *sequence, local, row.position, sections_.index_query(i));
-      } else if (sections_.rows(i) != nullptr && sequence->seat.selects) {
+      } else if (sections_.rows(i) != nullptr && sequence->planned.selects) {
         selector_->Refuse(link, header.plan, *sequence, local);
       }
     } else if (sections_.query(i) != nullptr) {
@@ -146,7 +146,7 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
   for (size_t i = 0; i < rows; ++i) {
     const OpenPlan::Row& row = plan->rows[i];
     CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
-    if (sequence == nullptr || sequence->seat.plan != header.plan) continue;
+    if (sequence == nullptr || sequence->planned.plan != header.plan) continue;
     if (SelectsFromAll(sequence->spec)) continue;
     if (sections_.query(i) != nullptr) selector_->OnQuery(link, *sequence, layer - row.shard.first_layer, row.position);
     queries_.TakeTarget(link, header, *sequence, row.position, sections_.prediction(i), sections_.hidden(i));
@@ -155,40 +155,40 @@ absl::Status FrameHandler::HandleLayer(PeerLink& link, const ReceivedFrame& fram
     const OpenPlan::Row& row = plan->rows[i];
     if (sections_.rows(i) == nullptr || layer != row.shard.last_layer()) continue;
     const CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
-    if (sequence != nullptr && sequence->seat.plan == header.plan)
+    if (sequence != nullptr && sequence->planned.plan == header.plan)
       streamer_->SendWatermark(link, header.plan, *sequence);
   }
   return absl::OkStatus();
 }
 
-void FrameHandler::AppendRow(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+void FrameHandler::AppendRow(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const std::byte* rows) {
   if (!sequence.kv.Append(layer, position, 1, rows).ok())
-    return selector_->Refuse(link, sequence.seat.plan, sequence, layer);
+    return selector_->Refuse(link, sequence.planned.plan, sequence, layer);
   metrics_->appended_rows.Add(sequence.layout.num_kv_heads);
 }
 
-void FrameHandler::HandleTransferFailed(const PeerLink& link, const wire::FrameHeader& header) {
+void FrameHandler::HandleTransferFailed(const InferenceLink& link, const wire::FrameHeader& header) {
   CachedSequence* sequence = store_->FindAttached(header.sequence_id, header.attach_epoch, link.id);
-  if (sequence != nullptr && sequence->seat.plan == header.plan) sequence->seat = {};
+  if (sequence != nullptr && sequence->planned.plan == header.plan) sequence->planned = {};
 }
 
-absl::Status FrameHandler::HandleAppendRange(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status FrameHandler::HandleAppendRange(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   CachedSequence* sequence = fence_.Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr) return absl::OkStatus();
   WINNOW_ASSIGN_OR_RETURN(const int layer, LayerOf(*sequence, header));
   const KvLayout& layout = sequence->layout;
   WINNOW_RETURN_IF_ERROR(CheckPayload(frame, size_t{header.row_count} * layout.num_kv_heads * layout.row_bytes()));
-  lanes_.TakeLandedOf(link, sequence->id);
+  peer_links_.TakeStagedOf(link, sequence->id);
   const std::byte* const rows = frame.payload().data();
   const uint32_t first = header.apply_position, count = header.row_count;
   if (!prompts_.Append(link, *sequence, layer, first, count, rows)) return absl::OkStatus();
-  lanes_.OnPromptRows(link, *sequence, layer, first, count, rows);
+  peer_links_.OnPromptRows(link, *sequence, layer, first, count, rows);
   return absl::OkStatus();
 }
 
-absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status FrameHandler::HandlePromptQueries(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   CachedSequence* sequence = fence_.Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr || sequence->spec.predictor == Predictor::kDense) return absl::OkStatus();
@@ -205,7 +205,7 @@ absl::Status FrameHandler::HandlePromptQueries(PeerLink& link, const ReceivedFra
   return absl::OkStatus();
 }
 
-absl::Status FrameHandler::HandlePrefixQueries(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status FrameHandler::HandlePrefixQueries(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   CachedSequence* sequence = fence_.Holder(link, header.sequence_id, header.attach_epoch);
   if (sequence == nullptr) return absl::OkStatus();

@@ -55,8 +55,8 @@ HeadQuestion HeadSelector::Question(const BatchRow& row, int head) const {
   }
   const bool own_query = sequence.SelectsWithOwnQuery(row.layer_index);
   const uint32_t measured = own_query ? row.position : row.position - 1;
-  if (WaitsForVerdict(sequence.spec)) {
-    if (!row.judges || !SelectsTopKOfRows(sequence.spec)) return question;  // the verdict has a pass of its own
+  if (WaitsForVerification(sequence.spec)) {
+    if (!row.verifies || !SelectsTopKOfRows(sequence.spec)) return question;  // the verification has a pass of its own
     question.measured = question.target;
     question.measured_position = row.position;
     return question;
@@ -78,7 +78,7 @@ void HeadSelector::Run(BatchRow& row, int head, int worker) {
   if (!IsSparse(row, head)) return;
   const uint64_t read_before = scratch_[worker].scored_key_bytes;
   FillDelta(row, head, worker, Select(row, head, worker));
-  if (row.judges) Judge(row, head, worker);
+  if (row.verifies) Verify(row, head, worker);
   row.layer->heads[head].scored_key_bytes += scratch_[worker].scored_key_bytes - read_before;
 }
 
@@ -101,10 +101,10 @@ void HeadSelector::RunTogether(std::span<BatchRow* const> rows, int head_index, 
     BatchRow& row = *asked[i];
     HeadSelection& head = row.layer->heads[head_index];
     FillDelta(row, head_index, worker, TakeMass(head, tasks[i].question, tasks[i].mass, row.position));
-    if (!row.judges) continue;
-    const uint64_t judge_before = scratch_[worker].scored_key_bytes;
-    Judge(row, head_index, worker);
-    head.scored_key_bytes += scratch_[worker].scored_key_bytes - judge_before;
+    if (!row.verifies) continue;
+    const uint64_t before_verify = scratch_[worker].scored_key_bytes;
+    Verify(row, head_index, worker);
+    head.scored_key_bytes += scratch_[worker].scored_key_bytes - before_verify;
   }
 }
 
@@ -155,31 +155,31 @@ void HeadSelector::FillDelta(BatchRow& row, int head_index, int worker, Captured
   if (spec.transfer == Transfer::kFull) HeadResidency::SendAll(head.selected, &delta);
   const RowTiers* tiers = store_->tiers();
   head.working_set.Record(delta.streamed_positions, tiers == nullptr ? 1 : tiers->admit_rows());
-  // Masses of judged positions went with their verdicts.
-  if (WaitsForVerdict(spec)) previous = {};
+  // Masses of verified positions went with their verifications.
+  if (WaitsForVerification(spec)) previous = {};
   delta.captured_mass = previous.mass;
   delta.captured_mass_is_bound = previous.is_lower_bound;
 }
 
-void HeadSelector::Judge(BatchRow& row, int head_index, int worker) {
+void HeadSelector::Verify(BatchRow& row, int head_index, int worker) {
   const CachedSequence& sequence = *row.sequence;
   HeadSelection& head = row.layer->heads[head_index];
   const bool with_selecting_query = row.work == SelectionWork::kSelect;
   const float* query = with_selecting_query ? row.layer->target.data() : row.layer->queries.rotated(row.position);
-  HeadTrial trial{.spec = &sequence.spec,
-                  .position = row.position,
-                  .prompt_tokens = sequence.prompt_tokens,
-                  .budget_tokens = head.growth.BudgetAt(row.position),
-                  .index = sequence.kv.index(row.layer_index, head_index),
-                  .row_blocks = sequence.kv.row_blocks(row.layer_index, head_index),
-                  .query = query + static_cast<size_t>(head_index) * model_.group_size * model_.head_dim,
-                  .selected = head.selected,
-                  .mass_of_top_k = {}};
-  if (with_selecting_query && SelectsTopKOfRows(sequence.spec)) trial.mass_of_top_k = head.mass.mass;
+  HeadToVerify to_verify{.spec = &sequence.spec,
+                         .position = row.position,
+                         .prompt_tokens = sequence.prompt_tokens,
+                         .budget_tokens = head.growth.BudgetAt(row.position),
+                         .index = sequence.kv.index(row.layer_index, head_index),
+                         .row_blocks = sequence.kv.row_blocks(row.layer_index, head_index),
+                         .query = query + static_cast<size_t>(head_index) * model_.group_size * model_.head_dim,
+                         .selected = head.selected,
+                         .mass_of_top_k = {}};
+  if (with_selecting_query && SelectsTopKOfRows(sequence.spec)) to_verify.mass_of_top_k = head.mass.mass;
   HeadPartial& partial = *row.partials[head_index];
-  JudgeHead(*kernels_, model_, trial, scratch_[worker], judge_scratch_[worker], &partial);
+  VerifyHead(*kernels_, model_, to_verify, scratch_[worker], verify_scratch_[worker], &partial);
   if (partial.rows_read > 0) {
-    sequence.kv.CheckRows(row.layer_index, head_index, std::span<const uint32_t>(*judge_scratch_[worker].read_rows));
+    sequence.kv.CheckRows(row.layer_index, head_index, std::span<const uint32_t>(*verify_scratch_[worker].read_rows));
   }
   row.grew[head_index] = head.growth.Record(row.position, partial.rows_needed);
 }

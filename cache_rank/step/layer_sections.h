@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
 #include "transport/transport.h"

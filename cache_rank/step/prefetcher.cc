@@ -22,18 +22,18 @@ Prefetcher::Prefetcher(const SelectionModel& model, const KernelTable* kernels, 
       metrics_(metrics),
       scratch_(kernels->num_workers(*executor)) {}
 
-void Prefetcher::OnQuery(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t position) {
+void Prefetcher::OnQuery(InferenceLink& link, const CachedSequence& sequence, int layer, uint32_t position) {
   if (position + 1 >= sequence.kv.max_positions() || link.to_prefetch.size() >= kMaxTasks) return;
   link.to_prefetch.push_back({sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer)});
 }
 
-bool Prefetcher::RunOnce(PeerLinks& links) {
+bool Prefetcher::RunOnce(InferenceLinks& links) {
   for (const auto& [id, link] : links) {
     if (!link->to_send.empty() || !link->to_score.empty()) return false;
   }
   for (const auto& [id, link] : links) {
     if (link->queued() > 0 || !link->failure.ok() || !Take(*link)) continue;
-    const TimelineSpan span(metrics_->timeline, Span::kPrefetch, static_cast<uint16_t>(layer_), sequence_->seat.plan,
+    const TimelineSpan span(metrics_->timeline, Span::kPrefetch, static_cast<uint16_t>(layer_), sequence_->planned.plan,
                             1);
     heads_.resize(sequence_->layers[layer_].heads.size());
     kernels_->parallel_for(
@@ -46,7 +46,7 @@ bool Prefetcher::RunOnce(PeerLinks& links) {
   return false;
 }
 
-bool Prefetcher::Take(PeerLink& link) {
+bool Prefetcher::Take(InferenceLink& link) {
   while (!link.to_prefetch.empty()) {
     const SelectionTask task = link.to_prefetch.front();
     link.to_prefetch.pop_front();
@@ -88,7 +88,7 @@ void Prefetcher::RunHead(int head_index, int worker) {
   selection.residency.PlanPrefetch(*kernels_, head.wanted, position_, ring, scratch.prefetch, &head.delta);
 }
 
-void Prefetcher::Send(PeerLink& link) {
+void Prefetcher::Send(InferenceLink& link) {
   for (size_t i = 0; i < heads_.size(); ++i) {
     const HeadDelta& delta = heads_[i].delta;
     HeadResidency& residency = sequence_->layers[layer_].heads[i].residency;

@@ -6,7 +6,7 @@
 #include "cache_rank/select/host/select_head.h"
 #include "cache_rank/step/selector.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "kernels/kernel_table.h"
 
@@ -30,10 +30,10 @@ class Prefetcher {
              Streamer* streamer, CacheRankMetrics* metrics);
 
   // The query of `position`, whose selection is sparse, is in the layer's ring, and so are its rows.
-  void OnQuery(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t position);
+  void OnQuery(InferenceLink& link, const CachedSequence& sequence, int layer, uint32_t position);
 
   // Does one (sequence, layer); false when there is none, or something more urgent.
-  bool RunOnce(PeerLinks& links);
+  bool RunOnce(InferenceLinks& links);
 
  private:
   struct Head {
@@ -47,9 +47,9 @@ class Prefetcher {
   };
 
   // Drops tasks that are no longer worth doing; false when that leaves none.
-  bool Take(PeerLink& link);
+  bool Take(InferenceLink& link);
   void RunHead(int head, int worker);
-  void Send(PeerLink& link);
+  void Send(InferenceLink& link);
 
   const SelectionModel model_;
   const KernelTable* const kernels_;

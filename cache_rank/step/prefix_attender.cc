@@ -28,7 +28,7 @@ PrefixAttender::PrefixAttender(const Options& options, const SelectionModel& mod
       num_workers_(kernels->num_workers(*executor)),
       scratch_(num_workers_) {}
 
-absl::StatusOr<bool> PrefixAttender::Take(PeerLink& link, const CachedSequence& sequence, int layer,
+absl::StatusOr<bool> PrefixAttender::Take(InferenceLink& link, const CachedSequence& sequence, int layer,
                                           const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   const int num_heads = sequence.layout.num_query_heads;
@@ -59,7 +59,7 @@ absl::StatusOr<bool> PrefixAttender::Take(PeerLink& link, const CachedSequence& 
   return true;
 }
 
-const CachedSequence* PrefixAttender::Front(PeerLink& link) {
+const CachedSequence* PrefixAttender::Front(InferenceLink& link) {
   while (!link.to_attend.empty()) {
     const PrefixQueries& work = *link.to_attend.front();
     const CachedSequence* sequence = store_->FindAttached(work.sequence_id, work.attach_epoch, link.id);
@@ -69,7 +69,7 @@ const CachedSequence* PrefixAttender::Front(PeerLink& link) {
   return nullptr;
 }
 
-bool PrefixAttender::RunOnce(PeerLinks& links) {
+bool PrefixAttender::RunOnce(InferenceLinks& links) {
   // The link after the last served comes first.
   for (int pass = 0; pass < 2; ++pass) {
     for (auto& [id, link] : links) {

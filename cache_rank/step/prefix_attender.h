@@ -6,7 +6,7 @@
 #include "cache_rank/select/scorer/scratch_buffer.h"
 #include "cache_rank/step/selector.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "kernels/kernel_table.h"
 #include "transport/transport.h"
@@ -32,14 +32,14 @@ class PrefixAttender {
 
   // A kPrefixQueries frame of a layer of the sequence's shard. False when it asks for rows that are not there;
   // INVALID_ARGUMENT for what no correct peer sends.
-  absl::StatusOr<bool> Take(PeerLink& link, const CachedSequence& sequence, int layer, const ReceivedFrame& frame);
+  absl::StatusOr<bool> Take(InferenceLink& link, const CachedSequence& sequence, int layer, const ReceivedFrame& frame);
 
   // Does one piece; false when there is none that may be done now.
-  bool RunOnce(PeerLinks& links);
+  bool RunOnce(InferenceLinks& links);
 
  private:
   // Drops what belongs to nobody any more from the front; the owner of what is there then, or null.
-  const CachedSequence* Front(PeerLink& link);
+  const CachedSequence* Front(InferenceLink& link);
   void RunPiece(const CachedSequence& sequence, PrefixQueries& work);
   void RunItem(int item, int worker);
 

@@ -4,7 +4,7 @@
 
 namespace winnow {
 
-bool ProjectionBatch::Run(PeerLink& link) {
+bool ProjectionBatch::Run(InferenceLink& link) {
   if (projection_ == nullptr || link.to_score.empty()) return false;
   const uint16_t layer_index = link.to_score.front().layer;
   int layer_of_model = 0;
@@ -22,7 +22,7 @@ bool ProjectionBatch::Run(PeerLink& link) {
     // A sequence may be queued twice for one layer; the residual is that of its newest position.
     layer.target_position = layer.hidden_position;
     rows_.push_back({sequence, &layer, layer.hidden_position});
-    plan = sequence->seat.plan;
+    plan = sequence->planned.plan;
   }
   if (rows_.empty()) return false;
   const TimelineSpan span(metrics_->timeline, Span::kProject, layer_index, plan, static_cast<uint32_t>(rows_.size()));

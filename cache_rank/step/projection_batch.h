@@ -4,7 +4,7 @@
 #include "cache_rank/select/predictor/query_projection.h"
 #include "cache_rank/select/scorer/scratch_buffer.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
@@ -25,7 +25,7 @@ class ProjectionBatch {
         metrics_(metrics) {}
 
   // Fills LayerSelection::target of the front tasks of to_score, which stay queued. False when none of them waits.
-  bool Run(PeerLink& link);
+  bool Run(InferenceLink& link);
 
  private:
   struct Row {

@@ -2,7 +2,7 @@
 
 namespace winnow {
 
-bool PromptIntake::Append(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+bool PromptIntake::Append(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
                           const std::byte* rows) {
   const TimelineSpan span(metrics_->timeline, Span::kAppend, static_cast<uint16_t>(layer), 0, 1);
   const uint32_t watermark = sequence.kv.watermark();

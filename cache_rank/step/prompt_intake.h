@@ -5,7 +5,7 @@
 #include "cache_rank/metrics.h"
 #include "cache_rank/step/selector.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "kernels/kernel_table.h"
 
@@ -21,7 +21,7 @@ class PromptIntake {
 
   // Rows [num_kv_heads][count][2 * head_dim] of positions [first, first + count) and one layer of the shard, in host
   // memory. False: they were refused.
-  bool Append(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+  bool Append(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
               const std::byte* rows);
 
  private:

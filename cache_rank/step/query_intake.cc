@@ -7,44 +7,45 @@
 namespace winnow {
 
 bool QueryIntake::NeedsQuery(const CachedSequence& sequence, int layer) {
-  return (sequence.seat.selects && sequence.SelectsWithOwnQuery(layer)) ||
-         (sequence.seat.sparse && WaitsForVerdict(sequence.spec));
+  return (sequence.planned.selects && sequence.SelectsWithOwnQuery(layer)) ||
+         (sequence.planned.sparse && WaitsForVerification(sequence.spec));
 }
 
-void QueryIntake::TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+void QueryIntake::TakeQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position,
                             const float* query) {
   if (IsDense(sequence.spec) || sequence.spec.predictor == Predictor::kFixed) return;
   LayerSelection& selection = sequence.layers[layer];
   const bool own = sequence.SelectsWithOwnQuery(layer);
   const bool prefetches = sequence.spec.prefetch == Prefetch::kTemporal;
-  if (own && sequence.seat.selects) {
+  if (own && sequence.planned.selects) {
     Rotate(sequence, query, position, selection.target.data());
     selection.target_position = position;
     selector_->OnTarget(link, sequence, layer, position);
   }
-  // Between anchors the real query judges a selection that it did not make.
-  const bool judges = sequence.seat.sparse && WaitsForVerdict(sequence.spec) && !(own && sequence.seat.selects);
-  if (own && !judges && !prefetches) return;
+  // Between anchors the real query verifies a selection that it did not make.
+  const bool verifies =
+      sequence.planned.sparse && WaitsForVerification(sequence.spec) && !(own && sequence.planned.selects);
+  if (own && !verifies && !prefetches) return;
   const QueryRing::Slot slot = selection.queries.Push(position);
   std::copy_n(query, selection.target.size(), slot.pre);
   Rotate(sequence, query, position, slot.rotated);
-  if (judges) selector_->OnVerdictQuery(link, sequence, layer, position);
-  if (prefetches && sequence.seat.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
+  if (verifies) selector_->OnVerifyingQuery(link, sequence, layer, position);
+  if (prefetches && sequence.planned.sparse) prefetcher_->OnQuery(link, sequence, layer, position);
 }
 
-void QueryIntake::TakeIndexQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position,
+void QueryIntake::TakeIndexQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position,
                                  const float* query) {
-  if (!sequence.seat.selects) return;
+  if (!sequence.planned.selects) return;
   LayerSelection& selection = sequence.layers[layer];
   std::copy_n(query, selection.target.size(), selection.target.data());
   selection.target_position = position;
   selector_->OnTarget(link, sequence, layer, position);
 }
 
-void QueryIntake::TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence,
+void QueryIntake::TakeTarget(InferenceLink& link, const wire::FrameHeader& header, CachedSequence& sequence,
                              uint32_t position, const float* prediction, const float* hidden) {
   const SelectionSpec& spec = sequence.spec;
-  if (spec.predictor != Predictor::kDepth || !sequence.seat.selects) return;
+  if (spec.predictor != Predictor::kDepth || !sequence.planned.selects) return;
   const int target = header.layer_first + static_cast<int>(spec.lookahead);
   if (!sequence.shard.HasLayer(target)) return;
   const int layer = target - sequence.shard.first_layer;
@@ -64,8 +65,8 @@ void QueryIntake::TakeTarget(PeerLink& link, const wire::FrameHeader& header, Ca
   }
 }
 
-void QueryIntake::TakePromptQueries(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
-                                    const float* queries) {
+void QueryIntake::TakePromptQueries(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t first,
+                                    uint32_t count, const float* queries) {
   const size_t query_floats = static_cast<size_t>(sequence.layout.num_query_heads) * head_dim_;
   QueryRing& ring = sequence.layers[layer].queries;
   for (uint32_t i = 0; i < count; ++i) {

@@ -4,7 +4,7 @@
 #include "cache_rank/step/prefetcher.h"
 #include "cache_rank/step/selector.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "common/base/kv_layout.h"
 #include "kernels/kernel_table.h"
 
@@ -24,18 +24,18 @@ class QueryIntake {
         selector_(selector),
         prefetcher_(prefetcher) {}
 
-  // A step of the sequence at its seat cannot do without the layer's query.
+  // The step that the sequence is planned in cannot do without the layer's query.
   static bool NeedsQuery(const CachedSequence& sequence, int layer);
   // The layer's own query.
-  void TakeQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  void TakeQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   // What the model's indexer scores keys with at the layer, of a sequence that it selects for.
-  void TakeIndexQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
+  void TakeIndexQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position, const float* query);
   // What a Layer frame predicts for the layer `lookahead` behind it, either as a query or as the residual that it is
   // projected from; both may be null. Refuses the row when what it needs does not come.
-  void TakeTarget(PeerLink& link, const wire::FrameHeader& header, CachedSequence& sequence, uint32_t position,
+  void TakeTarget(InferenceLink& link, const wire::FrameHeader& header, CachedSequence& sequence, uint32_t position,
                   const float* prediction, const float* hidden);
   // Of a prompt's positions [first, first + count).
-  void TakePromptQueries(PeerLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
+  void TakePromptQueries(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t first, uint32_t count,
                          const float* queries);
 
  private:

@@ -29,8 +29,8 @@ Span SpanOf(SelectionWork work) {
       return Span::kSend;
     case SelectionWork::kSelect:
       return Span::kSelect;
-    case SelectionWork::kJudge:
-      return Span::kVerdict;
+    case SelectionWork::kVerify:
+      return Span::kVerify;
   }
   return Span::kSelect;
 }
@@ -39,14 +39,14 @@ Span SpanOf(SelectionWork work) {
 
 SelectionBatch::SelectionBatch(size_t max_rows, const MassMeasuring& measuring, const SelectionModel& model,
                                const KernelTable* kernels, Executor* executor, const SequenceStore* store,
-                               Streamer* streamer, CacheRankMetrics* metrics, BatchSelector* elsewhere)
+                               Streamer* streamer, CacheRankMetrics* metrics, BatchSelector* batch_selector)
     : max_rows_(max_rows),
       model_(model),
       kernels_(kernels),
       executor_(executor),
       streamer_(streamer),
       metrics_(metrics),
-      elsewhere_(elsewhere),
+      batch_selector_(batch_selector),
       heads_(measuring, model, kernels, kernels->num_workers(*executor), store),
       rows_(kMaxJointRows) {
   WINNOW_CHECK(max_rows <= kMaxJointRows);
@@ -74,28 +74,28 @@ void SelectionBatch::Add(SelectionWork work, CachedSequence& sequence, int layer
   row.layer_index = layer_index;
   row.position = position;
   row.work = work;
-  row.selected_elsewhere = false;
-  const bool has_seat = sequence.seat.sparse && sequence.seat.position == position;
-  row.sends = work != SelectionWork::kJudge && has_seat && layer.sent_position != position;
-  row.judges =
-      work == SelectionWork::kJudge || (work == SelectionWork::kSelect && has_seat && WaitsForVerdict(sequence.spec) &&
-                                        sequence.SelectsWithOwnQuery(layer_index));
+  row.selected_by_batch = false;
+  const bool is_planned = sequence.planned.sparse && sequence.planned.position == position;
+  row.sends = work != SelectionWork::kVerify && is_planned && layer.sent_position != position;
+  row.verifies = work == SelectionWork::kVerify ||
+                 (work == SelectionWork::kSelect && is_planned && WaitsForVerification(sequence.spec) &&
+                  sequence.SelectsWithOwnQuery(layer_index));
   row.deltas.resize(num_kv_heads_);
   row.partials.resize(num_kv_heads_);
   for (int head = 0; head < num_kv_heads_; ++head) {
     const size_t list = sequence.list(layer_index, head);
     const bool sends = row.sends && sequence.NeedsDelta(list, position);
-    const bool judges = row.judges && sequence.IsSparse(list, position);
+    const bool verifies = row.verifies && sequence.IsSparse(list, position);
     row.deltas[head] = sends ? streamer_->NewDelta() : nullptr;
-    row.partials[head] = judges ? streamer_->NewPartial() : nullptr;
+    row.partials[head] = verifies ? streamer_->NewPartial() : nullptr;
   }
   row.grew.assign(num_kv_heads_, 0);
 }
 
-void SelectionBatch::Run(PeerLink& link) {
+void SelectionBatch::Run(InferenceLink& link) {
   if (num_rows_ == 0) return;
-  const PlanSeat& seat = rows_[0].sequence->seat;
-  const uint64_t plan = seat.position == rows_[0].position ? seat.plan : 0;
+  const PlannedRow& planned = rows_[0].sequence->planned;
+  const uint64_t plan = planned.position == rows_[0].position ? planned.plan : 0;
   const auto span_of = [&](Span span) {
     return TimelineSpan(metrics_->timeline, span, static_cast<uint16_t>(layer_), plan,
                         static_cast<uint32_t>(num_rows_));
@@ -112,10 +112,10 @@ void SelectionBatch::Run(PeerLink& link) {
 void SelectionBatch::Select() {
   for (size_t i = 0; i < num_rows_; ++i) {  // corrections read rows where they lie
     const SequenceKv& kv = rows_[i].sequence->kv;
-    if (rows_[i].judges || !kv.keys_have_tiles()) kv.SettleRows(layer_);
+    if (rows_[i].verifies || !kv.keys_have_tiles()) kv.SettleRows(layer_);
   }
   const auto start = std::chrono::steady_clock::now();
-  if (work_ == SelectionWork::kSelect && elsewhere_ != nullptr) SelectElsewhere();
+  if (work_ == SelectionWork::kSelect && batch_selector_ != nullptr) SelectByBatch();
   GroupRows();
   RunGroups();
   if (work_ == SelectionWork::kSend) return;
@@ -127,15 +127,15 @@ void SelectionBatch::Select() {
   metrics_->shared_key_bytes.Set(bytes.shared);
 }
 
-void SelectionBatch::SelectElsewhere() {
+void SelectionBatch::SelectByBatch() {
   const size_t floats = static_cast<size_t>(num_kv_heads_) * model_.group_size * model_.head_dim;
   predicted_.resize(rows_.size() * floats);
   items_.clear();
   for (size_t i = 0; i < num_rows_; ++i) {
     BatchRow& row = rows_[i];
-    bool measures = row.judges;
+    bool measures = row.verifies;
     for (int head = 0; head < num_kv_heads_; ++head) measures |= heads_.MeasuresMass(row, head);
-    if (measures || !elsewhere_->Takes(*row.sequence)) continue;
+    if (measures || !batch_selector_->Takes(*row.sequence)) continue;
     const float* queries = row.layer->target.data();
     if (PredictsFromPast(row.sequence->spec.predictor)) {
       float* predicted = predicted_.data() + i * floats;
@@ -144,12 +144,12 @@ void SelectionBatch::SelectElsewhere() {
       queries = predicted;
     }
     items_.push_back({row.sequence, row.layer, row.position, queries});
-    row.selected_elsewhere = true;
+    row.selected_by_batch = true;
   }
   if (items_.empty()) return;
-  if (elsewhere_->Select(layer_, items_).ok()) return;
-  elsewhere_ = nullptr;
-  for (size_t i = 0; i < num_rows_; ++i) rows_[i].selected_elsewhere = false;
+  if (batch_selector_->Select(layer_, items_).ok()) return;
+  batch_selector_ = nullptr;
+  for (size_t i = 0; i < num_rows_; ++i) rows_[i].selected_by_batch = false;
 }
 
 void SelectionBatch::GroupRows() {
@@ -199,7 +199,7 @@ void SelectionBatch::RunGroup(int item, int worker) {
   heads_.Run(*rows[0], head, worker);
 }
 
-void SelectionBatch::Send(PeerLink& link, BatchRow& row) {
+void SelectionBatch::Send(InferenceLink& link, BatchRow& row) {
   if (row.work == SelectionWork::kSelect) {
     if (row.sequence->spec.reuse_interval > 1) row.layer->previous_position = row.layer->selected_position;
     row.layer->selected_position = row.position;
@@ -214,11 +214,11 @@ void SelectionBatch::Send(PeerLink& link, BatchRow& row) {
     }
     streamer_->SendDelta(link, *row.sequence, layer_, head, std::move(row.deltas[head]));
   }
-  if (!row.judges) return;
-  row.layer->judged_end = row.position + 1;
+  if (!row.verifies) return;
+  row.layer->verified_end = row.position + 1;
   for (int head = 0; head < num_kv_heads_; ++head) {
     if (row.partials[head] == nullptr) continue;
-    metrics_->ObserveVerdict(row.sequence->layer_of_model(layer_), *row.partials[head], row.grew[head] != 0);
+    metrics_->ObserveVerification(row.sequence->layer_of_model(layer_), *row.partials[head], row.grew[head] != 0);
     streamer_->SendPartial(link, *row.sequence, layer_, head, std::move(row.partials[head]));
   }
 }

@@ -6,7 +6,7 @@
 #include "cache_rank/step/batch_selector.h"
 #include "cache_rank/step/head_selector.h"
 #include "cache_rank/store/sequence_store.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "kernels/kernel_table.h"
 
@@ -21,11 +21,11 @@ class SelectionBatch {
   // read for them anyway.
   static constexpr size_t kMaxJointRows = 64;
 
-  // Otherwise of at most `max_rows`, which is no more than that. `elsewhere` may be null: then the executor selects for
-  // all.
+  // Otherwise of at most `max_rows`, which is no more than that. `batch_selector` may be null: then the executor
+  // selects for all.
   SelectionBatch(size_t max_rows, const MassMeasuring& measuring, const SelectionModel& model,
                  const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
-                 CacheRankMetrics* metrics, BatchSelector* elsewhere);
+                 CacheRankMetrics* metrics, BatchSelector* batch_selector);
 
   void Clear() { num_rows_ = 0; }
   // True while it may grow: by `sequence` (null: by one that is not known yet) at that layer of its shard.
@@ -33,18 +33,19 @@ class SelectionBatch {
   void Add(SelectionWork work, CachedSequence& sequence, int layer, uint32_t position);
 
   // Does its work, sends what comes of it, and posts what the window admits.
-  void Run(PeerLink& link);
+  void Run(InferenceLink& link);
 
  private:
   // Does the batch's work, of which the rows' deltas and partials are what comes of it.
   void Select();
-  // Has the rows selected for elsewhere that can be: those whose masses are not measured by the selecting pass.
-  void SelectElsewhere();
+  // Has the batch selector select for the rows that it can serve: those whose masses are not measured by the selecting
+  // pass.
+  void SelectByBatch();
   // Lists the rows by what is scored together: those of one specification that begin with the same block.
   void GroupRows();
   void RunGroups();
   void RunGroup(int item, int worker);
-  void Send(PeerLink& link, BatchRow& row);
+  void Send(InferenceLink& link, BatchRow& row);
 
   // Constant after construction.
   const size_t max_rows_;
@@ -54,7 +55,7 @@ class SelectionBatch {
   Streamer* const streamer_;
   CacheRankMetrics* const metrics_;
 
-  BatchSelector* elsewhere_;  // null after its failure
+  BatchSelector* batch_selector_;  // null after its failure
   HeadSelector heads_;
   // The batch under way.
   SelectionWork work_ = SelectionWork::kSend;

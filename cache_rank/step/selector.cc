@@ -9,15 +9,15 @@ namespace winnow {
 
 Selector::Selector(const Options& options, const SelectionModel& model, const QueryProjection* projection,
                    const KernelTable* kernels, Executor* executor, const SequenceStore* store, Streamer* streamer,
-                   CacheRankMetrics* metrics, BatchSelector* elsewhere)
+                   CacheRankMetrics* metrics, BatchSelector* batch_selector)
     : group_size_(model.group_size),
       store_(store),
       streamer_(streamer),
       metrics_(metrics),
       projections_(projection, model.rope, model.head_dim, kernels, executor, store, metrics),
-      batch_(options.batch_rows, options, model, kernels, executor, store, streamer, metrics, elsewhere) {}
+      batch_(options.batch_rows, options, model, kernels, executor, store, streamer, metrics, batch_selector) {}
 
-void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
+void Selector::OnPlan(InferenceLink& link, const OpenPlan& plan) {
   // Layer by layer of the model, in the order in which the peer will wait for them: shards may have different ones.
   int end_layer = 0;
   for (const OpenPlan::Row& row : plan.rows) end_layer = std::max(end_layer, row.shard.last_layer() + 1);
@@ -25,13 +25,14 @@ void Selector::OnPlan(PeerLink& link, const OpenPlan& plan) {
     for (const OpenPlan::Row& row : plan.rows) {
       if (!row.shard.HasLayer(layer)) continue;
       CachedSequence* sequence = store_->FindAttached(row.sequence_id, row.attach_epoch, link.id);
-      if (sequence == nullptr || sequence->seat.plan != plan.plan || !sequence->seat.sparse) continue;
+      if (sequence == nullptr || sequence->planned.plan != plan.plan || !sequence->planned.sparse) continue;
       BeginPlanRow(link, plan.plan, *sequence, layer - row.shard.first_layer, row.position);
     }
   }
 }
 
-void Selector::BeginPlanRow(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer, uint32_t position) {
+void Selector::BeginPlanRow(InferenceLink& link, uint64_t plan, CachedSequence& sequence, int layer,
+                            uint32_t position) {
   if (!sequence.LayerNeedsDelta(layer, position)) return;
   LayerSelection& selection = sequence.layers[layer];
   const uint32_t anchor = sequence.Anchor(position);
@@ -49,7 +50,7 @@ void Selector::BeginPlanRow(PeerLink& link, uint64_t plan, CachedSequence& seque
   }
 }
 
-void Selector::OnQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+void Selector::OnQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   const uint32_t next = position + 1;
   if (!PredictsFromPast(sequence.spec.predictor) || next >= sequence.kv.max_positions()) return;
   if (!sequence.LayerNeedsSelection(layer, next) || !CanPredict(sequence, layer, next)) return;
@@ -69,26 +70,26 @@ void Selector::SelectFixed(CachedSequence& sequence, int layer, uint32_t positio
   selection.selected_position = sequence.Anchor(position);
 }
 
-void Selector::OnVerdictQuery(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+void Selector::OnVerifyingQuery(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   if (!sequence.LayerIsSparse(layer, position)) return;
-  if (sequence.kv.rows(layer) <= position) return Refuse(link, sequence.seat.plan, sequence, layer);
+  if (sequence.kv.rows(layer) <= position) return Refuse(link, sequence.planned.plan, sequence, layer);
   link.to_score.push_back(
-      {sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer), /*judges=*/true});
+      {sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer), /*verifies=*/true});
 }
 
-void Selector::OnTarget(PeerLink& link, CachedSequence& sequence, int layer, uint32_t position) {
+void Selector::OnTarget(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position) {
   if (!sequence.LayerNeedsSelection(layer, position)) return;
-  // A verdict made with the selecting query takes the position's own row into account.
-  const bool judges = WaitsForVerdict(sequence.spec) && sequence.SelectsWithOwnQuery(layer);
-  const bool needs_own_row = judges || SelectsFromAll(sequence.spec);
+  // A verification made with the selecting query takes the position's own row into account.
+  const bool verifies = WaitsForVerification(sequence.spec) && sequence.SelectsWithOwnQuery(layer);
+  const bool needs_own_row = verifies || SelectsFromAll(sequence.spec);
   if (sequence.kv.rows(layer) < position + (needs_own_row ? 1 : 0))
-    return Refuse(link, sequence.seat.plan, sequence, layer);
+    return Refuse(link, sequence.planned.plan, sequence, layer);
   Schedule(link, sequence, sequence.layers[layer], layer, position);
 }
 
-void Selector::Refuse(PeerLink& link, uint64_t plan, CachedSequence& sequence, int layer) {
+void Selector::Refuse(InferenceLink& link, uint64_t plan, CachedSequence& sequence, int layer) {
   metrics_->rows_refused.Add(1);
-  sequence.seat = {};
+  sequence.planned = {};
   streamer_->SendTransferFailed(link, plan, sequence, layer);
 }
 
@@ -96,14 +97,14 @@ bool Selector::CanPredict(const CachedSequence& sequence, int layer, uint32_t po
   return position > 0 && sequence.kv.rows(layer) >= position && sequence.layers[layer].queries.Holds(position - 1);
 }
 
-void Selector::Schedule(PeerLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
+void Selector::Schedule(InferenceLink& link, const CachedSequence& sequence, LayerSelection& selection, int layer,
                         uint32_t position) {
   if (selection.scheduled_position == position || selection.selected_position == position) return;
   selection.scheduled_position = position;
   link.to_score.push_back({sequence.id, sequence.attach_epoch, position, static_cast<uint16_t>(layer)});
 }
 
-bool Selector::RunOnce(PeerLinks& links) {
+bool Selector::RunOnce(InferenceLinks& links) {
   for (auto& [id, link] : links) {
     if (link->to_send.empty() || !link->failure.ok() || !streamer_->CanTake(*link)) continue;
     RunBatch(*link, link->to_send, /*sends_only=*/true);
@@ -123,13 +124,13 @@ bool Selector::RunOnce(PeerLinks& links) {
   return false;
 }
 
-void Selector::RunBatch(PeerLink& link, RingQueue<SelectionTask>& queue, bool sends_only) {
+void Selector::RunBatch(InferenceLink& link, RingQueue<SelectionTask>& queue, bool sends_only) {
   batch_.Clear();
   while (!queue.empty()) {
     const SelectionTask task = queue.front();
-    const SelectionWork work = sends_only    ? SelectionWork::kSend
-                               : task.judges ? SelectionWork::kJudge
-                                             : SelectionWork::kSelect;
+    const SelectionWork work = sends_only      ? SelectionWork::kSend
+                               : task.verifies ? SelectionWork::kVerify
+                                               : SelectionWork::kSelect;
     CachedSequence* sequence = store_->FindAttached(task.sequence_id, task.attach_epoch, link.id);
     if (!batch_.CanAdd(work, task.layer, sequence)) break;
     if (!sends_only && sequence != nullptr && sequence->layers[task.layer].needs_projection()) break;  // the next batch
@@ -145,8 +146,8 @@ bool Selector::IsValid(SelectionWork work, const SelectionTask& task, const Cach
     if (PredictsFromPast(sequence.spec.predictor)) return CanPredict(sequence, task.layer, task.position);
     return layer.target_position == task.position;
   }
-  const bool has_seat = sequence.seat.sparse && sequence.seat.position == task.position;
-  if (!has_seat || layer.selected_position != sequence.Anchor(task.position)) return false;
+  const bool is_planned = sequence.planned.sparse && sequence.planned.position == task.position;
+  if (!is_planned || layer.selected_position != sequence.Anchor(task.position)) return false;
   return work == SelectionWork::kSend || layer.queries.Holds(task.position);
 }
 

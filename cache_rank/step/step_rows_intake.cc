@@ -9,7 +9,7 @@
 
 namespace winnow {
 
-absl::Status StepRowsIntake::Take(PeerLink& link, const ReceivedFrame& frame) {
+absl::Status StepRowsIntake::Take(InferenceLink& link, const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
   const TimelineSpan span(metrics_->timeline, Span::kAppend, kNoLayer, 0, header.row_count);
   const size_t entry_bytes = size_t{header.row_count} * sizeof(wire::StepRowEntry);
@@ -33,11 +33,11 @@ absl::Status StepRowsIntake::Take(PeerLink& link, const ReceivedFrame& frame) {
   return absl::OkStatus();
 }
 
-void StepRowsIntake::TakeEntry(PeerLink& link, const wire::StepRowEntry& entry, const KvShard& shard,
+void StepRowsIntake::TakeEntry(InferenceLink& link, const wire::StepRowEntry& entry, const KvShard& shard,
                                const std::byte* rows) {
   CachedSequence* sequence = fence_->Holder(link, entry.sequence_id, entry.attach_epoch);
   if (sequence == nullptr) return;
-  lanes_->TakeLandedOf(link, sequence->id);  // rows of the prompt come before these
+  peer_links_->TakeStagedOf(link, sequence->id);  // rows of the prompt come before these
   const bool fits = sequence->shard == shard && NeedsRowsAlone(sequence->spec);
   if (!fits || !sequence->kv.AppendOfLayers(entry.position, rows, *executor_).ok()) {
     selector_->Refuse(link, 0, *sequence, 0);

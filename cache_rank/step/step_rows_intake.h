@@ -1,9 +1,9 @@
 #pragma once
 #include "cache_rank/metrics.h"
 #include "cache_rank/step/epoch_fence.h"
-#include "cache_rank/step/lane_intake.h"
+#include "cache_rank/step/peer_intake.h"
 #include "cache_rank/step/selector.h"
-#include "cache_rank/stream/peer_link.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/streamer.h"
 #include "common/base/kv_layout.h"
 #include "kernels/kernel_table.h"
@@ -16,11 +16,11 @@ namespace winnow {
 // everything, or its rows are selected where they are computed. Data-plane thread.
 class StepRowsIntake {
  public:
-  StepRowsIntake(const KvLayout& layout, EpochFence* fence, LaneIntake* lanes, Streamer* streamer, Selector* selector,
-                 Executor* executor, CacheRankMetrics* metrics)
+  StepRowsIntake(const KvLayout& layout, EpochFence* fence, PeerIntake* peer_links, Streamer* streamer,
+                 Selector* selector, Executor* executor, CacheRankMetrics* metrics)
       : layout_(layout),
         fence_(fence),
-        lanes_(lanes),
+        peer_links_(peer_links),
         streamer_(streamer),
         selector_(selector),
         executor_(executor),
@@ -28,14 +28,14 @@ class StepRowsIntake {
 
   // INVALID_ARGUMENT for a frame that no correct peer sends. An entry that does not continue its sequence ends that
   // sequence's attachment alone.
-  absl::Status Take(PeerLink& link, const ReceivedFrame& frame);
+  absl::Status Take(InferenceLink& link, const ReceivedFrame& frame);
 
  private:
-  void TakeEntry(PeerLink& link, const wire::StepRowEntry& entry, const KvShard& shard, const std::byte* rows);
+  void TakeEntry(InferenceLink& link, const wire::StepRowEntry& entry, const KvShard& shard, const std::byte* rows);
 
   const KvLayout layout_;
   EpochFence* const fence_;
-  LaneIntake* const lanes_;
+  PeerIntake* const peer_links_;
   Streamer* const streamer_;
   Selector* const selector_;
   Executor* const executor_;

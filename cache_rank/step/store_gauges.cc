@@ -41,11 +41,11 @@ void PublishGauges(const SequenceStore& store, const KvBlockPool& pool, CacheRan
   if (pool.tiers() != nullptr) PublishTiers(*pool.tiers(), metrics);
 }
 
-void PublishMirrors(const DeviceLanes::MirrorBytes& bytes, CacheRankMetrics* metrics) {
-  metrics->mirror_device_bytes.Set(bytes.device);
-  metrics->mirror_device_used_bytes.Set(bytes.device_used);
-  metrics->mirror_host_bytes.Set(bytes.host);
-  metrics->mirror_host_used_bytes.Set(bytes.host_used);
+void PublishCopies(const DevicePeerLinks::CopyBytes& bytes, CacheRankMetrics* metrics) {
+  metrics->copy_device_bytes.Set(bytes.device);
+  metrics->copy_device_used_bytes.Set(bytes.device_used);
+  metrics->copy_host_bytes.Set(bytes.host);
+  metrics->copy_host_used_bytes.Set(bytes.host_used);
 }
 
 }  // namespace winnow

@@ -68,12 +68,12 @@ uint32_t CachedSequence::RestartPosition(uint32_t max_restart) const {
     for (const LayerSelection& layer : layers) position = std::min(position, layer.queries.end());
   }
   if (GrowsBudgets(spec)) {
-    // Later selections depend on the verdict of every earlier position.
+    // Later selections depend on the verification of every earlier position.
     for (size_t i = 0; i < layers.size(); ++i) {
-      const auto lacks_verdict = [&](uint32_t p) {
-        return p >= layers[i].judged_end && p >= prompt_tokens && LayerIsSparse(static_cast<int>(i), p);
+      const auto lacks_verification = [&](uint32_t p) {
+        return p >= layers[i].verified_end && p >= prompt_tokens && LayerIsSparse(static_cast<int>(i), p);
       };
-      while (position > 0 && lacks_verdict(position - 1)) --position;
+      while (position > 0 && lacks_verification(position - 1)) --position;
     }
   }
   // A prompt's positions are prefill's: they attend to every row, and a decode step attends to selected ones.
@@ -113,11 +113,11 @@ absl::Status CachedSequence::Restart(uint32_t position) {
   attach_position = computes_prompt || position == 0 ? prompt_tokens : position;
   for (LayerSelection& layer : layers) {
     layer.queries.Truncate(position);
-    layer.judged_end = std::min(layer.judged_end, position);
+    layer.verified_end = std::min(layer.verified_end, position);
     for (HeadSelection& head : layer.heads) head.growth.Truncate(position);
     layer.Restart(computes_prompt ? 0 : position, computes_prompt ? 0 : Anchor(position), kv.max_positions());
   }
-  seat = {};
+  planned = {};
   return absl::OkStatus();
 }
 

@@ -27,7 +27,7 @@ struct SequenceJournal {
 };
 
 // The plan row that a sequence is in: where its deltas go.
-struct PlanSeat {
+struct PlannedRow {
   uint64_t plan = 0;
   uint32_t row = 0;
   uint32_t position = kNoPosition;  // kNoPosition: in no plan
@@ -80,7 +80,7 @@ struct CachedSequence {
   uint32_t first_copied = 0;
 
   std::vector<LayerSelection> layers;
-  PlanSeat seat;
+  PlannedRow planned;
   uint32_t attach_position = 0;      // the first position decoded in this attachment
   std::vector<uint32_t> pool_slots;  // [list]
   uint32_t total_pool_slots = 0;
@@ -110,7 +110,7 @@ struct CachedSequence {
   bool LayerNeedsDelta(int layer, uint32_t position) const {
     return AnyList(list(layer, 0), num_kv_heads(), [&](size_t list) { return NeedsDelta(list, position); });
   }
-  // Bytes of keys that its selections and verdicts have read, over all layers and kv heads.
+  // Bytes of keys that its selections and verifications have read, over all layers and kv heads.
   uint64_t ScoredKeyBytes() const;
   // Rows of the blocks that its last selections read here, over all lists.
   uint64_t WorkingSetRows() const;

@@ -203,7 +203,7 @@ void KvBlockPool::Unref(uint32_t index, bool keeps_index_promised) {
   --used_;
   free_.push_back(index);
   if (tiers_ == nullptr) return;
-  tiers_->Flush();  // rows on their way to it would land in its next use
+  tiers_->Flush();  // rows on their way to it would arrive in its next use
   tiers_->fast().Drop(index);
   FastParts& fast = fast_parts_[index];
   if (fast.memory != nullptr) tiers_->fast().FreeIndex(fast.memory, fast.parts.bytes(), keeps_index_promised);

@@ -26,7 +26,7 @@ struct HeadSelection {
   std::vector<QueryHeadMask> previous_members;
   CapturedMassFigure mass;  // of mass_position
   uint32_t mass_position = kNoPosition;
-  uint64_t scored_key_bytes = 0;  // read for all selections and verdicts so far
+  uint64_t scored_key_bytes = 0;  // read for all selections and verifications so far
   HeadResidency residency;
   WorkingSetMeter working_set;  // survives a re-attach: it says what the sequence will need again
   BudgetGrowth growth;          // survives a re-attach
@@ -51,7 +51,7 @@ struct LayerSelection {
   uint32_t selected_position = kNoPosition;   // an anchor: `selected` of every head is for it
   uint32_t previous_position = kNoPosition;   // the anchor before it; kNoPosition where every position is one
   uint32_t sent_position = kNoPosition;       // its deltas are on their way
-  uint32_t judged_end = 0;                    // sparse positions below have their verdicts
+  uint32_t verified_end = 0;                  // sparse positions below have their verifications
   std::vector<HeadSelection> heads;
 
   // What `position` is to be selected with has come.

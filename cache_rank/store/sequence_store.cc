@@ -212,7 +212,7 @@ void SequenceStore::Detach(CachedSequence& sequence, Time now) {
   if (!sequence.attached()) return;
   sequence.channel = 0;
   sequence.detached_at = now;
-  sequence.seat = {};
+  sequence.planned = {};
   --active_;
 }
 

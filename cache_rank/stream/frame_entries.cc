@@ -82,7 +82,7 @@ absl::Status CheckEntriesFit(const KvLayout& layout, const SelectionSpec& spec, 
   const size_t members = ListsPerKvHead(spec, group) > 1 ? selected : 0;
   const size_t local = std::min(wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens), max_positions);
   const size_t partial = sizeof(wire::PartialEntry) + wire::PartialStateBytes(group, layout.head_dim);
-  if (WaitsForVerdict(spec) && partial > wire::kMaxPayloadBytes) {
+  if (WaitsForVerification(spec) && partial > wire::kMaxPayloadBytes) {
     return absl::InvalidArgumentError(absl::StrCat("the attention state of ", group, " heads of ", layout.head_dim,
                                                    " elements does not fit frames of ", wire::kMaxPayloadBytes,
                                                    " bytes"));

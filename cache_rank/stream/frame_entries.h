@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "cache_rank/select/verify/judge_head.h"
+#include "cache_rank/select/verify/verify_head.h"
 #include "cache_rank/store/residency.h"
 #include "cache_rank/store/sequence_kv.h"
 #include "common/base/kv_layout.h"

@@ -15,7 +15,7 @@ constexpr int kBulkFrames = 2;  // posted between two polls
 
 }  // namespace
 
-void FramePoster::Pump(PeerLink& link) {
+void FramePoster::Pump(InferenceLink& link) {
   Outcome outcome = Outcome::kPosted;
   while (!link.outgoing.empty() && link.failure.ok() && outcome == Outcome::kPosted) {
     switch (link.outgoing.front().type) {
@@ -50,12 +50,12 @@ void FramePoster::Pump(PeerLink& link) {
   link.bulk_waits = outcome == Outcome::kBlocked;
 }
 
-const CachedSequence* FramePoster::Owner(const PeerLink& link, const OutgoingItem& item) const {
+const CachedSequence* FramePoster::Owner(const InferenceLink& link, const OutgoingItem& item) const {
   const CachedSequence* sequence = store_->FindAttached(item.sequence_id, item.attach_epoch, link.id);
   return sequence == nullptr || sequence->kv.is_damaged() ? nullptr : sequence;
 }
 
-void FramePoster::FillDeltaFrame(PeerLink& link) {
+void FramePoster::FillDeltaFrame(InferenceLink& link) {
   delta_frame_.Clear();
   for (size_t i = 0; i < link.outgoing.size(); ++i) {
     const OutgoingItem& item = link.outgoing.at(i);
@@ -71,12 +71,12 @@ void FramePoster::FillDeltaFrame(PeerLink& link) {
                                          .plan_row = item.plan_row,
                                          .begins = !item.started,
                                          .first = item.done,
-                                         .tells_positions = sequence->seat.tells_positions});
+                                         .tells_positions = sequence->planned.tells_positions});
     if (!added) return;
   }
 }
 
-FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
+FramePoster::Outcome FramePoster::PostDeltas(InferenceLink& link) {
   FillDeltaFrame(link);
   const std::span<const DeltaPart> parts = delta_frame_.parts();
   if (parts.empty()) {
@@ -123,7 +123,7 @@ FramePoster::Outcome FramePoster::PostDeltas(PeerLink& link) {
   return Outcome::kPosted;
 }
 
-uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+uint32_t FramePoster::PostPrefetch(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
                                    const HeadDelta& delta, uint32_t first) {
   if (link.queued() > 0 || !link.failure.ok()) return 0;
   const size_t most = std::max<size_t>(1, frame_bytes_ / (layout_.row_bytes() + 2 * sizeof(uint32_t)));
@@ -134,7 +134,7 @@ uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequenc
                        .kv_head_of_model = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
                        .first = first,
                        .rows = static_cast<uint32_t>(std::min<size_t>(most, delta.streamed.size() - first)),
-                       .tells_positions = sequence.seat.tells_positions};
+                       .tells_positions = sequence.planned.tells_positions};
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
   WriteDeltaParts({&part, 1}, buffer->payload().data(), wanted_, team_);
@@ -152,8 +152,8 @@ uint32_t FramePoster::PostPrefetch(PeerLink& link, const CachedSequence& sequenc
   return part.rows;
 }
 
-// Verdicts of one (plan, layer) from the front of the queue, as many as fill a frame.
-FramePoster::Outcome FramePoster::PostPartials(PeerLink& link) {
+// Verifications of one (plan, layer) from the front of the queue, as many as fill a frame.
+FramePoster::Outcome FramePoster::PostPartials(InferenceLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
   const uint16_t layer = link.outgoing.front().layer;
   size_t count = 0, bytes = 0;
@@ -190,7 +190,7 @@ FramePoster::Outcome FramePoster::PostPartials(PeerLink& link) {
 }
 
 // Inference ranks share fast memory by their numbers of sequences.
-uint64_t FramePoster::FastRowsBytes(const PeerLink& link) const {
+uint64_t FramePoster::FastRowsBytes(const InferenceLink& link) const {
   if (store_->tiers() == nullptr) return wire::kOneTier;
   const uint64_t of_all = store_->tiers()->fast().room_for_copies();
   const size_t all = std::max<size_t>(1, store_->active());
@@ -198,7 +198,7 @@ uint64_t FramePoster::FastRowsBytes(const PeerLink& link) const {
   return theirs == all ? of_all : of_all / all * theirs;
 }
 
-FramePoster::Outcome FramePoster::PostWatermarks(PeerLink& link) {
+FramePoster::Outcome FramePoster::PostWatermarks(InferenceLink& link) {
   const uint64_t plan = link.outgoing.front().plan;
   const uint64_t fast_rows_bytes = FastRowsBytes(link);
   size_t count = 0;
@@ -228,7 +228,7 @@ FramePoster::Outcome FramePoster::PostWatermarks(PeerLink& link) {
   return outcome;
 }
 
-FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
+FramePoster::Outcome FramePoster::PostRefill(InferenceLink& link) {
   OutgoingItem& item = link.bulk.front();
   const CachedSequence* sequence = Owner(link, item);
   if (sequence == nullptr) {
@@ -260,7 +260,7 @@ FramePoster::Outcome FramePoster::PostRefill(PeerLink& link) {
   return outcome;
 }
 
-FramePoster::Outcome FramePoster::PostPrefixStates(PeerLink& link) {
+FramePoster::Outcome FramePoster::PostPrefixStates(InferenceLink& link) {
   const OutgoingItem& item = link.bulk.front();
   if (Owner(link, item) == nullptr) {
     outbox_->Pop(link.bulk);
@@ -283,7 +283,7 @@ FramePoster::Outcome FramePoster::PostPrefixStates(PeerLink& link) {
   return outcome;
 }
 
-FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue) {
+FramePoster::Outcome FramePoster::PostBare(InferenceLink& link, RingQueue<OutgoingItem>& queue) {
   const OutgoingItem& item = queue.front();
   if (item.type == wire::FrameType::kRefillDone && Owner(link, item) == nullptr) {  // of rows that did not go
     outbox_->Pop(queue);
@@ -298,9 +298,9 @@ FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingIte
   header.attach_epoch = item.attach_epoch;
   header.apply_position = item.position;
   header.layer_first = item.layer;
-  if (item.type == wire::FrameType::kSeated) {
+  if (item.type == wire::FrameType::kBatchRowAnswer) {
     header.row_count = item.count;
-    header.flags = item.granted ? wire::kSeatGranted : 0;
+    header.flags = item.granted ? wire::kBatchRowGranted : 0;
   }
   if (item.damaged) header.flags = wire::kFencedForDamage;
   const Outcome outcome = Post(link, header, *std::move(buffer));
@@ -308,14 +308,14 @@ FramePoster::Outcome FramePoster::PostBare(PeerLink& link, RingQueue<OutgoingIte
   return outcome;
 }
 
-FramePoster::Outcome FramePoster::Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer) {
+FramePoster::Outcome FramePoster::Post(InferenceLink& link, const wire::FrameHeader& header, SendBuffer buffer) {
   absl::Status posted = link.channel->Post(header, std::move(buffer));
   if (posted.ok()) return Outcome::kPosted;
   link.Fail(std::move(posted));
   return Outcome::kBlocked;
 }
 
-FramePoster::Outcome FramePoster::NoBuffer(PeerLink& link, const absl::Status& status) {
+FramePoster::Outcome FramePoster::NoBuffer(InferenceLink& link, const absl::Status& status) {
   // RESOURCE_EXHAUSTED: the window is used up; the queue waits for the peer to consume.
   if (status.code() != absl::StatusCode::kResourceExhausted) link.Fail(status);
   return Outcome::kBlocked;

@@ -6,8 +6,8 @@
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
 #include "cache_rank/stream/frame_entries.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/outbox.h"
-#include "cache_rank/stream/peer_link.h"
 
 namespace winnow {
 
@@ -30,32 +30,32 @@ class FramePoster {
         delta_frame_(frame_bytes) {}
 
   // Posts what the window admits: of `bulk` a few frames, once nothing else waits.
-  void Pump(PeerLink& link);
+  void Pump(InferenceLink& link);
 
   // Posts rows of the delta, from `first` on, at most one frame, if there is window to spare. Returns how many.
-  uint32_t PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, const HeadDelta& delta,
-                        uint32_t first);
+  uint32_t PostPrefetch(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                        const HeadDelta& delta, uint32_t first);
 
  private:
   static constexpr size_t kBulkSize = 4;
   enum class Outcome { kPosted, kBlocked };
 
-  Outcome PostDeltas(PeerLink& link);
+  Outcome PostDeltas(InferenceLink& link);
   // Fills delta_frame_ from the front of the queue; leaves it empty when the front belongs to nobody any more.
-  void FillDeltaFrame(PeerLink& link);
-  Outcome PostPartials(PeerLink& link);
-  Outcome PostWatermarks(PeerLink& link);
-  Outcome PostRefill(PeerLink& link);
-  Outcome PostPrefixStates(PeerLink& link);
+  void FillDeltaFrame(InferenceLink& link);
+  Outcome PostPartials(InferenceLink& link);
+  Outcome PostWatermarks(InferenceLink& link);
+  Outcome PostRefill(InferenceLink& link);
+  Outcome PostPrefixStates(InferenceLink& link);
   // A frame without payload.
-  Outcome PostBare(PeerLink& link, RingQueue<OutgoingItem>& queue);
+  Outcome PostBare(InferenceLink& link, RingQueue<OutgoingItem>& queue);
 
-  Outcome Post(PeerLink& link, const wire::FrameHeader& header, SendBuffer buffer);
-  Outcome NoBuffer(PeerLink& link, const absl::Status& status);
+  Outcome Post(InferenceLink& link, const wire::FrameHeader& header, SendBuffer buffer);
+  Outcome NoBuffer(InferenceLink& link, const absl::Status& status);
   // Null when it has none any more, or a damaged one.
-  const CachedSequence* Owner(const PeerLink& link, const OutgoingItem& item) const;
+  const CachedSequence* Owner(const InferenceLink& link, const OutgoingItem& item) const;
   // What the link's inference rank is told of the fast tier's room.
-  uint64_t FastRowsBytes(const PeerLink& link) const;
+  uint64_t FastRowsBytes(const InferenceLink& link) const;
 
   const size_t frame_bytes_;
   const KvLayout layout_;

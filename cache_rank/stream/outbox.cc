@@ -15,7 +15,7 @@ std::unique_ptr<T> TakeOrMake(std::vector<std::unique_ptr<T>>& free) {
 
 }  // namespace
 
-void Outbox::Push(PeerLink& link, OutgoingItem item) {
+void Outbox::Push(InferenceLink& link, OutgoingItem item) {
   // A queue this long means that the peer does not consume at all; the items themselves are bounded by what it asked
   // for.
   RingQueue<OutgoingItem>& queue = item.is_bulk() ? link.bulk : link.outgoing;

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "cache_rank/select/verify/judge_head.h"
+#include "cache_rank/select/verify/verify_head.h"
 #include "cache_rank/store/residency.h"
 #include "transport/wire/wire.h"
 
@@ -27,11 +27,11 @@ struct OutgoingItem {
   std::unique_ptr<HeadDelta> delta = nullptr;
   std::unique_ptr<HeadPartial> partial = nullptr;
   std::vector<float> states = {};  // kPrefixStates
-  // kRefill: rows from `position` on. kDelta: streamed rows. kSeated: the seat. kPrefixStates: queries.
+  // kRefill: rows from `position` on. kDelta: streamed rows. kBatchRowAnswer: the batch row. kPrefixStates: queries.
   uint32_t count = 0;
   uint32_t end_key = 0;  // kPrefixStates
   uint32_t done = 0;     // of them, posted
-  bool granted = false;  // kSeated
+  bool granted = false;  // kBatchRowAnswer
   bool damaged = false;  // kFenced: of the row at `layer` and `position`
 
   // What prefill and refills want: it goes out behind the others, and in half of the window.

@@ -8,13 +8,13 @@ namespace {
 
 // What names the plan row and list (of the shard) that an entry of a step is for.
 OutgoingItem EntryOf(const CachedSequence& sequence, int layer, int kv_head) {
-  return {.plan = sequence.seat.plan,
+  return {.plan = sequence.planned.plan,
           .sequence_id = sequence.id,
           .attach_epoch = sequence.attach_epoch,
-          .position = sequence.seat.position,
+          .position = sequence.planned.position,
           .layer = static_cast<uint16_t>(sequence.layer_of_model(layer)),
           .kv_head = static_cast<uint16_t>(sequence.head_of_model(kv_head)),
-          .plan_row = sequence.seat.row};
+          .plan_row = sequence.planned.row};
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ size_t Streamer::FrameBytes(const Options& options, int num_threads) {
   return std::clamp(kOfThread * static_cast<size_t>(num_threads), kLeast, wire::kMaxPayloadBytes);
 }
 
-void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+void Streamer::SendDelta(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
                          std::unique_ptr<HeadDelta> delta) {
   metrics_->selection_lookups.Add(delta->selected.size());
   metrics_->selection_hits.Add(delta->selected.size() - delta->streamed.size() - delta->local.size());
@@ -37,7 +37,7 @@ void Streamer::SendDelta(PeerLink& link, const CachedSequence& sequence, int lay
   outbox_.Push(link, std::move(item));
 }
 
-void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+void Streamer::SendPartial(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
                            std::unique_ptr<HeadPartial> partial) {
   OutgoingItem item = EntryOf(sequence, layer, kv_head);
   item.type = wire::FrameType::kPartial;
@@ -45,7 +45,7 @@ void Streamer::SendPartial(PeerLink& link, const CachedSequence& sequence, int l
   outbox_.Push(link, std::move(item));
 }
 
-void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence) {
+void Streamer::SendWatermark(InferenceLink& link, uint64_t plan, const CachedSequence& sequence) {
   outbox_.Push(link, {.type = wire::FrameType::kWatermark,
                       .plan = plan,
                       .sequence_id = sequence.id,
@@ -55,11 +55,11 @@ void Streamer::SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence
                       .loaded_rows = sequence.kv.loaded_rows()});
 }
 
-void Streamer::SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch) {
+void Streamer::SendFenced(InferenceLink& link, uint64_t sequence_id, uint32_t current_epoch) {
   outbox_.Push(link, {.type = wire::FrameType::kFenced, .sequence_id = sequence_id, .attach_epoch = current_epoch});
 }
 
-void Streamer::SendDamaged(PeerLink& link, const CachedSequence& sequence, const DamagedRow& row) {
+void Streamer::SendDamaged(InferenceLink& link, const CachedSequence& sequence, const DamagedRow& row) {
   outbox_.Push(link, {.type = wire::FrameType::kFenced,
                       .sequence_id = sequence.id,
                       .attach_epoch = 0,
@@ -68,19 +68,20 @@ void Streamer::SendDamaged(PeerLink& link, const CachedSequence& sequence, const
                       .damaged = true});
 }
 
-void Streamer::SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted) {
-  outbox_.Push(link, {.type = wire::FrameType::kSeated,
+void Streamer::SendBatchRowAnswer(InferenceLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t batch_row,
+                                  bool granted) {
+  outbox_.Push(link, {.type = wire::FrameType::kBatchRowAnswer,
                       .sequence_id = sequence_id,
                       .attach_epoch = attach_epoch,
-                      .count = seat,
+                      .count = batch_row,
                       .granted = granted});
 }
 
-void Streamer::SendLandingFree(PeerLink& link, uint64_t push) {
-  outbox_.Push(link, {.type = wire::FrameType::kLandingFree, .plan = push});
+void Streamer::SendStagingFree(InferenceLink& link, uint64_t push) {
+  outbox_.Push(link, {.type = wire::FrameType::kStagingFree, .plan = push});
 }
 
-void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer) {
+void Streamer::SendTransferFailed(InferenceLink& link, uint64_t plan, const CachedSequence& sequence, int layer) {
   outbox_.Push(link, {.type = wire::FrameType::kTransferFailed,
                       .plan = plan,
                       .sequence_id = sequence.id,
@@ -88,7 +89,8 @@ void Streamer::SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSeq
                       .layer = static_cast<uint16_t>(sequence.layer_of_model(layer))});
 }
 
-void Streamer::QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count) {
+void Streamer::QueueRows(InferenceLink& link, const CachedSequence& sequence, int layer, uint32_t first,
+                         uint32_t count) {
   if (count == 0) return;
   outbox_.Push(link, {.type = wire::FrameType::kRefill,
                       .sequence_id = sequence.id,
@@ -98,14 +100,14 @@ void Streamer::QueueRows(PeerLink& link, const CachedSequence& sequence, int lay
                       .count = count});
 }
 
-void Streamer::QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position) {
+void Streamer::QueueRefillDone(InferenceLink& link, const CachedSequence& sequence, uint32_t position) {
   outbox_.Push(link, {.type = wire::FrameType::kRefillDone,
                       .sequence_id = sequence.id,
                       .attach_epoch = sequence.attach_epoch,
                       .position = position});
 }
 
-void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, const PrefixRows& rows) {
+void Streamer::SendPrefix(InferenceLink& link, const CachedSequence& sequence, const PrefixRows& rows) {
   for (uint32_t i = 0; i < rows.num_layers; ++i) {
     const int layer = static_cast<int>(rows.layer + i);
     QueueRows(link, sequence, layer, 0, std::min(rows.sinks, rows.first));
@@ -114,7 +116,7 @@ void Streamer::SendPrefix(PeerLink& link, const CachedSequence& sequence, const 
   QueueRefillDone(link, sequence, rows.end);
 }
 
-void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended) {
+void Streamer::SendPrefixStates(InferenceLink& link, const CachedSequence& sequence, PrefixQueries& attended) {
   outbox_.Push(link, {.type = wire::FrameType::kPrefixStates,
                       .sequence_id = sequence.id,
                       .attach_epoch = sequence.attach_epoch,
@@ -125,7 +127,7 @@ void Streamer::SendPrefixStates(PeerLink& link, const CachedSequence& sequence, 
                       .end_key = attended.end_key});
 }
 
-void Streamer::SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows) {
+void Streamer::SendRefill(InferenceLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows) {
   const SelectionSpec& spec = sequence.spec;
   const uint32_t ring = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens);
   const uint32_t sinks = std::min(spec.sink_tokens, restart);

@@ -5,8 +5,8 @@
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
 #include "cache_rank/stream/frame_poster.h"
+#include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/outbox.h"
-#include "cache_rank/stream/peer_link.h"
 #include "common/base/kv_layout.h"
 
 namespace winnow {
@@ -42,47 +42,48 @@ class Streamer {
   Streamer(const Streamer&) = delete;
   Streamer& operator=(const Streamer&) = delete;
 
-  bool CanTake(const PeerLink& link) const { return outbox_.CanTake(link); }
+  bool CanTake(const InferenceLink& link) const { return outbox_.CanTake(link); }
 
   // Layers and kv heads are the shard's, here and below.
   // An empty delta, recycled.
   std::unique_ptr<HeadDelta> NewDelta() { return outbox_.NewDelta(); }
-  void SendDelta(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+  void SendDelta(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
                  std::unique_ptr<HeadDelta> delta);
-  // An empty verdict, recycled.
+  // An empty verification, recycled.
   std::unique_ptr<HeadPartial> NewPartial() { return outbox_.NewPartial(); }
-  void SendPartial(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head,
+  void SendPartial(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
                    std::unique_ptr<HeadPartial> partial);
-  void SendWatermark(PeerLink& link, uint64_t plan, const CachedSequence& sequence);
-  void SendFenced(PeerLink& link, uint64_t sequence_id, uint32_t current_epoch);
+  void SendWatermark(InferenceLink& link, uint64_t plan, const CachedSequence& sequence);
+  void SendFenced(InferenceLink& link, uint64_t sequence_id, uint32_t current_epoch);
   // The sequence is given up because of this row.
-  void SendDamaged(PeerLink& link, const CachedSequence& sequence, const DamagedRow& row);
-  void SendSeated(PeerLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t seat, bool granted);
-  void SendLandingFree(PeerLink& link, uint64_t push);
-  void SendTransferFailed(PeerLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
+  void SendDamaged(InferenceLink& link, const CachedSequence& sequence, const DamagedRow& row);
+  void SendBatchRowAnswer(InferenceLink& link, uint64_t sequence_id, uint32_t attach_epoch, uint32_t batch_row,
+                          bool granted);
+  void SendStagingFree(InferenceLink& link, uint64_t push);
+  void SendTransferFailed(InferenceLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
   // Rows that the sequence has, then RefillDone.
-  void SendPrefix(PeerLink& link, const CachedSequence& sequence, const PrefixRows& rows);
+  void SendPrefix(InferenceLink& link, const CachedSequence& sequence, const PrefixRows& rows);
   // Takes the states.
-  void SendPrefixStates(PeerLink& link, const CachedSequence& sequence, PrefixQueries& attended);
+  void SendPrefixStates(InferenceLink& link, const CachedSequence& sequence, PrefixQueries& attended);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position or
   // `all_rows` says so, then RefillDone.
-  void SendRefill(PeerLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows = false);
+  void SendRefill(InferenceLink& link, const CachedSequence& sequence, uint32_t restart, bool all_rows = false);
 
   // Sends rows of the delta, from `first` on, to where its indices say, ahead of any selection: at most one frame, only
   // where nothing else waits for the link, and only with window to spare. Returns how many rows were really posted; for
   // the others nothing has happened.
-  uint32_t PostPrefetch(PeerLink& link, const CachedSequence& sequence, int layer, int kv_head, const HeadDelta& delta,
-                        uint32_t first) {
+  uint32_t PostPrefetch(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
+                        const HeadDelta& delta, uint32_t first) {
     return poster_.PostPrefetch(link, sequence, layer, kv_head, delta, first);
   }
 
   // Posts what the window admits. Sets link.failure when the channel is gone.
-  void Pump(PeerLink& link) { poster_.Pump(link); }
+  void Pump(InferenceLink& link) { poster_.Pump(link); }
 
  private:
   static size_t FrameBytes(const Options& options, int num_threads);
-  void QueueRows(PeerLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
-  void QueueRefillDone(PeerLink& link, const CachedSequence& sequence, uint32_t position);
+  void QueueRows(InferenceLink& link, const CachedSequence& sequence, int layer, uint32_t first, uint32_t count);
+  void QueueRefillDone(InferenceLink& link, const CachedSequence& sequence, uint32_t position);
 
   CacheRankMetrics* const metrics_;
   Outbox outbox_;

@@ -23,9 +23,9 @@ namespace winnow {
 namespace {
 
 constexpr uint64_t kAnyMemory = uint64_t{1} << 50;
-// Of a cache rank's GPU beside what it mirrors: CUDA, lanes and rows on their way.
-constexpr uint64_t kLaneBytes = uint64_t{3} << 30;
-constexpr uint32_t kMirrorsPerSeat = 2;
+// Of a cache rank's GPU beside its copies of sequences: CUDA, peer links and rows on their way.
+constexpr uint64_t kPeerLinkBytes = uint64_t{3} << 30;
+constexpr uint32_t kCopiesPerBatchRow = 2;
 
 // Whether the ranks compute on GPUs: as they would decide it themselves.
 absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& config, const MemoryThere& there,
@@ -78,16 +78,16 @@ absl::StatusOr<InferenceMemory> PlanInference(const UpOptions& options, int inde
   return memory;
 }
 
-// Sequences that a cache rank's GPU mirrors.
-uint64_t Mirrored(const UpOptions& options, const KvLayout& shard, const SelectionSpec& spec, const MemoryThere& there,
-                  uint32_t positions) {
+// Sequences that a cache rank's GPU has copies of.
+uint64_t Copied(const UpOptions& options, const KvLayout& shard, const SelectionSpec& spec, const MemoryThere& there,
+                uint32_t positions) {
   const uint64_t memory = options.cache_device_memory_bytes > 0
                               ? static_cast<uint64_t>(options.cache_device_memory_bytes) / 4 * 3
                               : UsableGpuBytes(there.gpu_bytes) / 10 * 9;
   const uint32_t rows = std::min<uint32_t>(options.max_running, kMaxDecodeRows);
-  DeviceKvShape shape = DeviceKvShapeFor(spec, shard, rows * kMirrorsPerSeat, positions, 0);
-  FitBlocks(memory > kLaneBytes ? memory - kLaneBytes : 0, static_cast<size_t>(options.cache_device_host_memory_bytes),
-            &shape);
+  DeviceKvShape shape = DeviceKvShapeFor(spec, shard, rows * kCopiesPerBatchRow, positions, 0);
+  FitBlocks(memory > kPeerLinkBytes ? memory - kPeerLinkBytes : 0,
+            static_cast<size_t>(options.cache_device_host_memory_bytes), &shape);
   return shape.num_blocks / std::max<uint64_t>(shape.BlocksOf(positions), 1);
 }
 
@@ -120,9 +120,9 @@ absl::StatusOr<CacheMemory> PlanCache(const UpOptions& options, const RankModel&
   if (!memory.room.ok()) return memory;
   memory.sequences = memory.room->sequences() * all / memory.shards / options.placement.replicas;
   const bool on_gpu = options.cache_device.kind != DeviceChoice::Kind::kCpu && there.gpu_bytes > 0;
-  memory.has_lanes = on_gpu && options.kv_dtype == Dtype::kBf16 && GpusInReach(there) > 1 && !IsDense(spec) &&
-                     (options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p);
-  if (memory.has_lanes) memory.mirrored = Mirrored(options, layout, spec, there, positions) * all / memory.shards;
+  memory.has_peer_links = on_gpu && options.kv_dtype == Dtype::kBf16 && GpusInReach(there) > 1 && !IsDense(spec) &&
+                          (options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p);
+  if (memory.has_peer_links) memory.copied = Copied(options, layout, spec, there, positions) * all / memory.shards;
   return memory;
 }
 
@@ -208,14 +208,14 @@ absl::StatusOr<ClusterMemory> PlanClusterMemory(const UpOptions& given, const Me
     fail(memory.name, memory.plan.ok() ? memory.room.status() : memory.plan.status());
     if (memory.plan.ok() && memory.room.ok()) {
       std::string of = memory.shards > 1 ? absl::StrCat(", for one of ", memory.shards, " shards") : "";
-      cluster.arithmetic.push_back(
-          absl::StrCat(memory.name, memory.count > 1 ? absl::StrCat(" (", memory.count, " of them)") : "", ": ",
-                       there.host_is_known ? memory.plan->ToString() + "; " : "", "a sequence of ", cluster.positions,
-                       " tokens takes ",
-                       there.host_is_known ? memory.room->ToString()
-                                           : absl::StrCat(memory.room->demand.blocks, " blocks of ",
-                                                          memory.room->block_bytes, " bytes of the host's memory"),
-                       of, memory.has_lanes ? absl::StrCat("; its GPU mirrors ", memory.mirrored, " of them") : ""));
+      cluster.arithmetic.push_back(absl::StrCat(
+          memory.name, memory.count > 1 ? absl::StrCat(" (", memory.count, " of them)") : "", ": ",
+          there.host_is_known ? memory.plan->ToString() + "; " : "", "a sequence of ", cluster.positions,
+          " tokens takes ",
+          there.host_is_known ? memory.room->ToString()
+                              : absl::StrCat(memory.room->demand.blocks, " blocks of ", memory.room->block_bytes,
+                                             " bytes of the host's memory"),
+          of, memory.has_peer_links ? absl::StrCat("; its GPU has copies of ", memory.copied, " of them") : ""));
       Limit(memory.sequences, absl::StrCat("the KV of ", memory.name), cluster);
     }
     cluster.cache.push_back(std::move(memory));

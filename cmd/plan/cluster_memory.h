@@ -42,9 +42,9 @@ struct CacheMemory {
   absl::StatusOr<KvRoom> room = absl::UnknownError("not planned");  // of each rank, for its shard of a sequence
   int shards = 1;                                                   // of a sequence
   uint64_t sequences = 0;                                           // at once, of all ranks
-  // With lanes: sequences whose rows lie in the ranks' GPUs, all together; others go by frames, which is slower.
-  bool has_lanes = false;
-  uint64_t mirrored = 0;
+  // With peer links: sequences whose rows lie in the ranks' GPUs, all together; others go by frames, which is slower.
+  bool has_peer_links = false;
+  uint64_t copied = 0;
 };
 
 // The memory of all ranks that one machine runs.

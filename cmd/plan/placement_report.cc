@@ -44,7 +44,7 @@ StepPlacement PlacementOf(const ClusterMemory& memory, const InferenceMemory& ra
   placement.waits_for_query = spec.predictor == Predictor::kExact;
   placement.scorer = ScorerOf(spec, KvElementBytes(memory.model.layout));
   if (AttendsEverything(spec, memory.positions)) return placement;
-  const bool on_cache_gpus = !memory.cache.empty() && memory.cache[0].has_lanes;
+  const bool on_cache_gpus = !memory.cache.empty() && memory.cache[0].has_peer_links;
   placement.selected_by = rank.selects_in_place ? SelectedBy::kInPlace
                           : on_cache_gpus       ? SelectedBy::kCacheGpus
                                                 : SelectedBy::kCacheHost;
@@ -89,9 +89,9 @@ absl::StatusOr<PlacementReport> ReportPlacement(const std::string& name, const U
   const InferenceMemory& rank = memory.inference.back();  // that decodes
   if (rank.on_gpu) report.gpus += rank.gpus * options.num_inference_ranks();
   report.weight_bytes = static_cast<double>(rank.needs.weights_bytes);
-  // Sequences without a mirror go by frames: possible, but nothing to plan with.
-  if (!memory.cache.empty() && memory.cache[0].has_lanes && memory.cache[0].mirrored < memory.sequences) {
-    report.memory.sequences = memory.cache[0].mirrored;
+  // Sequences without a copy go by frames: possible, but nothing to plan with.
+  if (!memory.cache.empty() && memory.cache[0].has_peer_links && memory.cache[0].copied < memory.sequences) {
+    report.memory.sequences = memory.cache[0].copied;
     report.memory.limited_by = "the memory of the cache GPUs";
   }
   report.placement = PlacementOf(memory, rank, machine);

@@ -76,7 +76,7 @@ RankGroup CacheGroup(const UpOptions& options, int64_t limit_bytes) {
   rank.cache.memory_bytes = options.cache_memory_bytes;
   const int gpus = rank.cache.device.kind == DeviceChoice::Kind::kCuda ? 1 : 0;
   rank.cache.device = AnyOf(rank.cache.device);
-  const bool needs_model = !rank.cache.model.empty() || !rank.cache.lane_model.empty();
+  const bool needs_model = !rank.cache.model.empty() || !rank.cache.peer_model.empty();
   return {.name = "cache",
           .command = "cache-rank",
           .flags = FlagsOf(rank, CacheProcessOptions()),

@@ -1,8 +1,8 @@
 #include "cmd/role/cache_host.h"
 
-#include "cache_rank/select/device/device_batch_selector.h"
+#include "cache_rank/select/device/device_index_selector.h"
 #include "cache_rank/select/predictor/query_projection.h"
-#include "cache_rank/step/device/gpu_lanes.h"
+#include "cache_rank/step/device/gpu_peer_links.h"
 #include "cmd/role/cache_memory.h"
 #include "cmd/role/machine.h"
 #include "common/rpc/channel.h"
@@ -16,37 +16,38 @@
 namespace winnow {
 namespace {
 
-// Of the GPU's memory, what the index of sequences without a lane takes beside lanes.
+// Of the GPU's memory, what the index of sequences without a peer link takes beside peer links.
 size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
   return (options.device_memory_bytes > 0 ? static_cast<size_t>(options.device_memory_bytes) : free_bytes) / 4;
 }
 
 // Where rows can go from GPU to GPU: none where there is one GPU alone. FAILED_PRECONDITION or UNAVAILABLE say why not.
-absl::StatusOr<std::shared_ptr<DeviceLanes>> NewLanes(const CacheOptions& options) {
+absl::StatusOr<std::shared_ptr<DevicePeerLinks>> NewPeerLinks(const CacheOptions& options) {
   WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
   if (table->device_count() < 2) return absl::FailedPreconditionError("there is one GPU alone");
-  GpuLanes::Options lanes;
-  lanes.model = options.lane_model.empty() ? options.model : options.lane_model;
-  lanes.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
-  lanes.host_bytes = static_cast<size_t>(options.device_host_memory_bytes);
-  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DeviceLanes> made, GpuLanes::Create(table, options.device.ordinal, lanes));
+  GpuPeerLinks::Options peer_links;
+  peer_links.model = options.peer_model.empty() ? options.model : options.peer_model;
+  peer_links.memory_bytes = static_cast<size_t>(options.device_memory_bytes) / 4 * 3;
+  peer_links.host_bytes = static_cast<size_t>(options.device_host_memory_bytes);
+  WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<DevicePeerLinks> made,
+                          GpuPeerLinks::Create(table, options.device.ordinal, peer_links));
   return made;
 }
 
 // What selects on the GPU, for the model of the first inference rank that comes.
 absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape,
-                                                              bool with_lanes) {
+                                                              bool with_peer_links) {
   WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
   const std::string name = device->info().name;
-  DeviceBatchSelector::Options selector;
+  DeviceIndexSelector::Options selector;
   selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
-  if (with_lanes) selector.memory_bytes = IndexShare(options, device->info().free_bytes);
+  if (with_peer_links) selector.memory_bytes = IndexShare(options, device->info().free_bytes);
   selector.on_failure = [](const absl::Status& status) {
     spdlog::error("rows are selected on the CPU from now on: {}", std::string(status.message()));
   };
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<BatchSelector> made,
-                          DeviceBatchSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
+                          DeviceIndexSelector::Create(table, std::move(device), shape.layout, shape.model, selector));
   spdlog::info("rows are selected on GPU {}, {}", options.device.ordinal, name);
   return made;
 }
@@ -88,20 +89,21 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
   if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
   if (options.device.kind != DeviceChoice::Kind::kCpu) {
-    absl::StatusOr<std::shared_ptr<DeviceLanes>> lanes = NewLanes(options);
-    if (lanes.ok()) {
-      rank.data_plane.lanes = *std::move(lanes);
-      rank.data_plane.on_lane_ended = [](const std::string& inference_rank, const absl::Status& why) {
-        spdlog::warn("the lane to {} has ended, its sequences go on by frames: {}", inference_rank,
+    absl::StatusOr<std::shared_ptr<DevicePeerLinks>> peer_links = NewPeerLinks(options);
+    if (peer_links.ok()) {
+      rank.data_plane.peer_links = *std::move(peer_links);
+      rank.data_plane.on_peer_link_ended = [](const std::string& inference_rank, const absl::Status& why) {
+        spdlog::warn("the peer link to {} has ended, its sequences go on by frames: {}", inference_rank,
                      std::string(why.message()));
       };
     } else {
-      spdlog::info("rows pass through host memory: {}", std::string(lanes.status().message()));
+      spdlog::info("rows pass through host memory: {}", std::string(peer_links.status().message()));
     }
-    const bool with_lanes = rank.data_plane.lanes != nullptr;
+    const bool with_peer_links = rank.data_plane.peer_links != nullptr;
     rank.data_plane.new_batch_selector =
-        [options, must_be_gpu, with_lanes](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
-      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape, with_lanes);
+        [options, must_be_gpu,
+         with_peer_links](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
+      absl::StatusOr<std::unique_ptr<BatchSelector>> selector = NewGpuSelector(options, shape, with_peer_links);
       if (selector.ok() || must_be_gpu) return selector;
       spdlog::info("rows are selected on the CPU: {}", std::string(selector.status().message()));
       return nullptr;

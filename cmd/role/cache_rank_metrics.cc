@@ -120,17 +120,17 @@ void WriteTiers(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_tier_write_seconds_total", "Time of writing rows to the large tier.", s.tier_scatter_seconds);
 }
 
-// Of a rank that has a lane.
-void WriteMirrors(const CacheRankSnapshot& s, FamilyWriter& writer) {
+// Of a rank that has a peer link.
+void WriteCopies(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const auto gauge = [&](const char* name, const char* help, const char* tier, uint64_t bytes) {
     writer.Gauge(name, help, Count(bytes), {{"tier", tier}});
   };
-  const char* capacity = "Memory for rows that lanes push, by where it lies: the GPU's, or pinned host memory.";
-  gauge("winnow_mirror_capacity_bytes", capacity, "device", s.mirror_device_bytes);
-  gauge("winnow_mirror_capacity_bytes", capacity, "host", s.mirror_host_bytes);
-  const char* used = "Of the memory for rows that lanes push, what sequences have taken.";
-  gauge("winnow_mirror_used_bytes", used, "device", s.mirror_device_used_bytes);
-  gauge("winnow_mirror_used_bytes", used, "host", s.mirror_host_used_bytes);
+  const char* capacity = "Memory for rows that peer links push, by where it lies: the GPU's, or pinned host memory.";
+  gauge("winnow_peer_copy_capacity_bytes", capacity, "device", s.copy_device_bytes);
+  gauge("winnow_peer_copy_capacity_bytes", capacity, "host", s.copy_host_bytes);
+  const char* used = "Of the memory for rows that peer links push, what sequences have taken.";
+  gauge("winnow_peer_copy_used_bytes", used, "device", s.copy_device_used_bytes);
+  gauge("winnow_peer_copy_used_bytes", used, "host", s.copy_host_used_bytes);
 }
 
 // What frames and plans brought, and what of it was wrong.
@@ -168,13 +168,14 @@ void WriteDamage(const CacheRankSnapshot& s, FamilyWriter& writer) {
                  Count(s.damaged_copies));
 }
 
-void WriteLanes(const CacheRankSnapshot& s, FamilyWriter& writer) {
-  writer.Gauge("winnow_lanes", "Links whose decode steps can run from GPU to GPU (p2p).", Count(s.lanes));
-  writer.Counter("winnow_lane_plans_total", "Step plans that ran from GPU to GPU.", Count(s.lane_plans));
-  if (s.mirror_device_bytes + s.mirror_host_bytes > 0) WriteMirrors(s, writer);
-  const char* seats = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
-  writer.Counter("winnow_lane_seats_total", seats, Count(s.lane_seats), {{"outcome", "granted"}});
-  writer.Counter("winnow_lane_seats_total", seats, Count(s.lane_seats_refused), {{"outcome", "refused"}});
+void WritePeerLinks(const CacheRankSnapshot& s, FamilyWriter& writer) {
+  writer.Gauge("winnow_peer_links", "Links whose decode steps can run from GPU to GPU (p2p).", Count(s.peer_links));
+  writer.Counter("winnow_peer_plans_total", "Step plans that ran from GPU to GPU.", Count(s.peer_plans));
+  if (s.copy_device_bytes + s.copy_host_bytes > 0) WriteCopies(s, writer);
+  const char* batch_rows = "Sequences that asked to decode from GPU to GPU; refused ones go by frames.";
+  writer.Counter("winnow_peer_batch_rows_total", batch_rows, Count(s.peer_batch_rows), {{"outcome", "granted"}});
+  writer.Counter("winnow_peer_batch_rows_total", batch_rows, Count(s.peer_batch_rows_refused),
+                 {{"outcome", "refused"}});
 }
 
 void WriteSelections(const CacheRankSnapshot& s, FamilyWriter& writer) {
@@ -208,7 +209,7 @@ void WriteSelections(const CacheRankSnapshot& s, FamilyWriter& writer) {
 }
 
 // What the quality guard and remote correction did.
-void WriteVerdicts(const CacheRankSnapshot& s, FamilyWriter& writer) {
+void WriteVerifications(const CacheRankSnapshot& s, FamilyWriter& writer) {
   const char* escalations =
       "What the quality guard and remote correction did: heads corrected by rows of the top-k that were not selected, "
       "widened by more rows than those, and heads whose budget was doubled.";
@@ -217,7 +218,8 @@ void WriteVerdicts(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_selection_escalations_total", escalations, Count(s.widened), {{"action", "widened"}});
   writer.Counter("winnow_selection_escalations_total", escalations, Count(s.budget_growths),
                  {{"action", "budget_growth"}});
-  writer.Counter("winnow_selection_verdicts_total", "Heads judged by their real query.", Count(s.verdicts));
+  writer.Counter("winnow_selection_verified_heads_total", "Heads verified with their real query.",
+                 Count(s.verifications));
   writer.Counter("winnow_correction_rows_total", "KV rows read here to correct attention.", Count(s.correction_rows));
 }
 
@@ -236,10 +238,10 @@ void WriteMasses(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Counter("winnow_captured_mass_bounds_total",
                  "Masses in winnow_captured_attention_mass that are lower bounds, because not every key was scored.",
                  Count(s.mass_bounds));
-  histograms(
-      "winnow_corrected_attention_mass",
-      "Share of the softmax that attended rows hold with what correction added, of sequences that wait for verdicts.",
-      s.corrected_mass);
+  histograms("winnow_corrected_attention_mass",
+             "Share of the softmax that attended rows hold with what correction added, of sequences that wait for "
+             "verifications.",
+             s.corrected_mass);
 }
 
 }  // namespace
@@ -252,9 +254,9 @@ void WriteMetrics(const CacheRankSnapshot& snapshot, FamilyWriter& writer) {
   if (snapshot.fast_bytes > 0) WriteTiers(snapshot, writer);
   WriteDataPlane(snapshot, writer);
   WriteDamage(snapshot, writer);
-  WriteLanes(snapshot, writer);
+  WritePeerLinks(snapshot, writer);
   WriteSelections(snapshot, writer);
-  WriteVerdicts(snapshot, writer);
+  WriteVerifications(snapshot, writer);
   WriteMasses(snapshot, writer);
 }
 

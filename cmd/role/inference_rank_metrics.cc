@@ -72,11 +72,12 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_local_step_wait_seconds_total",
           "Time that the engine has waited for steps on the rank's own GPU: next to none where the host holds them up.",
           1e-6 * static_cast<double>(metrics.local_step_wait_us));
-  counter("winnow_lane_steps_total", "Decode steps that ran from GPU to GPU (p2p).", metrics.lane_steps);
-  gauge("winnow_lane_sequences", "Sequences that decode from GPU to GPU.", metrics.lane_sequences);
+  counter("winnow_peer_steps_total", "Decode steps that ran from GPU to GPU (p2p).", metrics.peer_steps);
+  gauge("winnow_peer_sequences", "Sequences that decode from GPU to GPU.", metrics.peer_sequences);
   counter("winnow_pushed_prompt_rows_total", "KV rows of prompts pushed from GPU to GPU, one per layer and kv head.",
           metrics.pushed_prompt_rows);
-  counter("winnow_lanes_failed_total", "Lanes that have broken; their links go by frames since.", metrics.lanes_failed);
+  counter("winnow_peer_links_failed_total", "Peer links that have broken; their links go by frames since.",
+          metrics.peer_links_failed);
   counter("winnow_prefill_chunks_total", "Prompt chunks computed.", metrics.prefill_chunks);
   counter("winnow_injected_tokens_total", "Prompt tokens computed in iterations that decoded, too.",
           metrics.injected_tokens);
@@ -97,7 +98,8 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
                  metrics.kv_received_bytes, with("direction", "received"));
   counter("winnow_delta_wait_seconds_total", "Time that decode steps have waited for selected rows.",
           1e-6 * static_cast<double>(metrics.delta_wait_us));
-  counter("winnow_verdict_wait_seconds_total", "Time that decode steps have waited for verdicts, after attention.",
+  counter("winnow_verification_wait_seconds_total",
+          "Time that decode steps have waited for verifications, after attention.",
           1e-6 * static_cast<double>(metrics.partial_wait_us));
   const auto sequences = [&](const char* outcome, double value) {
     writer.Counter(

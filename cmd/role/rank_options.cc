@@ -26,7 +26,7 @@ absl::StatusOr<InferenceRankOptions> RankOptionsOf(const InferenceProcessOptions
   rank.prefill_memory_bytes = static_cast<size_t>(options.prefill.memory_bytes);
   WINNOW_ASSIGN_OR_RETURN(rank.selection, options.selection.Resolve(options.model));
   rank.head_profile = options.selection.head_profile;
-  rank.offers_lanes = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
+  rank.offers_peer_links = options.transport == TransportKind::kAuto || options.transport == TransportKind::kP2p;
   if (options.select_in_place != SelectInPlace::kAuto) {
     rank.selects_in_place = options.select_in_place == SelectInPlace::kOn;
   }

@@ -366,9 +366,9 @@ CacheProcessOptions UpOptions::CacheRank(int index, const std::vector<HostPort>&
     options.cache.model = model;
     options.cache.compute = compute == Dtype::kF8 ? Dtype::kBf16 : compute;
   }
-  const bool may_have_lanes = cache_device.kind != DeviceChoice::Kind::kCpu &&
-                              (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
-  if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_lanes) options.cache.lane_model = model;
+  const bool may_have_peer_links = cache_device.kind != DeviceChoice::Kind::kCpu &&
+                                   (transport == TransportKind::kAuto || transport == TransportKind::kP2p);
+  if (spec.ok() && spec->predictor == Predictor::kDepth && may_have_peer_links) options.cache.peer_model = model;
   return options;
 }
 

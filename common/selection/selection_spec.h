@@ -117,8 +117,8 @@ constexpr bool SelectsFromAll(const SelectionSpec& spec) {
   return !IsDense(spec) && spec.scorer == Scorer::kIndexer;
 }
 
-// True when attention waits for the cache rank's verdict on the real query.
-constexpr bool WaitsForVerdict(const SelectionSpec& spec) {
+// True when attention waits for the cache rank's verification with the real query.
+constexpr bool WaitsForVerification(const SelectionSpec& spec) {
   return !IsDense(spec) && (spec.correction == Correction::kRemote || spec.min_captured_mass > 0);
 }
 

@@ -22,7 +22,7 @@ absl::Status CheckIndexer(const SelectionSpec& spec) {
   if (spec.prefetch != Prefetch::kNone) return needs("prefetch", "\"none\"");
   if (spec.list_per != ListPer::kKvHead) return needs("list_per", "\"kv-head\"");
   if (spec.policy != Policy::kTopK) return needs("policy", "\"top-k\"");
-  if (WaitsForVerdict(spec)) return Excludes("the scorer \"indexer\" can be neither corrected nor guarded");
+  if (WaitsForVerification(spec)) return Excludes("the scorer \"indexer\" can be neither corrected nor guarded");
   if (!spec.head_budgets.empty() || spec.profile_use != ProfileUse::kNone) {
     return Excludes("the scorer \"indexer\" has one budget for all heads");
   }
@@ -34,7 +34,7 @@ absl::Status CheckBuilt(const SelectionSpec& spec) {
   auto not_built = [](std::string_view what) {
     return absl::UnimplementedError(absl::StrCat("selection: ", AbslSv(what), " is not built yet"));
   };
-  if (WaitsForVerdict(spec) && spec.list_per == ListPer::kQueryHead) {
+  if (WaitsForVerification(spec) && spec.list_per == ListPer::kQueryHead) {
     return not_built("correction of lists per query head");
   }
   return absl::OkStatus();
@@ -55,13 +55,13 @@ absl::Status ValidateSelection(const SelectionSpec& spec) {
     if (spec.head_budgets[list] != kUnlimitedBudget) continue;
     return Excludes(absl::StrCat("head_budgets[", list, "] must be a number of rows"));
   }
-  const bool verdict = spec.correction == Correction::kRemote || spec.min_captured_mass > 0;
-  if (verdict && spec.predictor == Predictor::kFixed) {
+  const bool verification = spec.correction == Correction::kRemote || spec.min_captured_mass > 0;
+  if (verification && spec.predictor == Predictor::kFixed) {
     return Excludes("the predictor \"fixed\" can be neither corrected nor guarded");
   }
-  if (verdict && spec.key_copy == KeyCopy::kInt4) {
+  if (verification && spec.key_copy == KeyCopy::kInt4) {
     return SpecError("key_copy",
-                     "\"int4\" is too coarse for verdicts: min_captured_mass must be 0 and correction \"none\"");
+                     "\"int4\" is too coarse for verification: min_captured_mass must be 0 and correction \"none\"");
   }
   WINNOW_RETURN_IF_ERROR(CheckIndexer(spec));
   return CheckBuilt(spec);

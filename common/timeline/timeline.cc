@@ -26,16 +26,16 @@ std::string_view SpanName(Span span) {
       return "await rows";
     case Span::kTakeRows:
       return "take rows";
-    case Span::kAwaitVerdict:
-      return "await verdict";
+    case Span::kAwaitVerification:
+      return "await verification";
     case Span::kAppend:
       return "append";
     case Span::kSelect:
       return "select";
     case Span::kSend:
       return "send";
-    case Span::kVerdict:
-      return "verdict";
+    case Span::kVerify:
+      return "verify";
     case Span::kProject:
       return "project";
     case Span::kPrefetch:

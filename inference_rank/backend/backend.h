@@ -12,8 +12,8 @@
 #include "inference_rank/memory/prefill_region.h"
 #include "inference_rank/memory/slot_pool.h"
 #include "inference_rank/step/step_client.h"
-#include "model/decode_lane.h"
 #include "model/forward.h"
+#include "model/peer_step_link.h"
 
 namespace winnow {
 
@@ -28,9 +28,9 @@ class Backend {
   // Where prompts in prefill lie; null: in host memory.
   virtual PrefillRegion* prefill_region() { return nullptr; }
 
-  // The end of a lane to the GPU of a cache rank that holds `shard` of sequences; FAILED_PRECONDITION says why there
-  // can be none. Engine thread.
-  virtual absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard&) {
+  // The end of a peer link to the GPU of a cache rank that holds `shard` of sequences; FAILED_PRECONDITION says why
+  // there can be none. Engine thread.
+  virtual absl::StatusOr<std::unique_ptr<PeerStepLink>> NewPeerLink(const KvShard&) {
     return absl::FailedPreconditionError("the inference rank computes on the CPU");
   }
 
@@ -65,10 +65,10 @@ struct BackendOptions {
   Dtype kv_dtype = Dtype::kBf16;
   uint32_t max_context_tokens = 0;
   uint32_t prefill_chunk_tokens = 0;
-  MemoryNeeds needs;           // with the prefill mode that was asked for
-  bool paces_prompts = false;  // to the time between tokens of answers beside them
-  bool offers_lanes = false;   // makes room for one
-  // Whether rows are selected where they are computed, on a GPU that has them all; nullopt: where no lane can be.
+  MemoryNeeds needs;               // with the prefill mode that was asked for
+  bool paces_prompts = false;      // to the time between tokens of answers beside them
+  bool offers_peer_links = false;  // makes room for one
+  // Whether rows are selected where they are computed, on a GPU that has them all; nullopt: where no peer link can be.
   std::optional<bool> selects_in_place = std::nullopt;
   std::string synthetic_model = {};  // name of random weights
   std::string model_name = {};       // for messages

@@ -5,11 +5,11 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/gpu_kv_rows.h"
-#include "inference_rank/backend/cuda_decode_lane.h"
 #include "inference_rank/backend/cuda_forward.h"
-#include "inference_rank/backend/cuda_lane_group.h"
 #include "inference_rank/backend/cuda_local_step.h"
 #include "inference_rank/backend/cuda_memory.h"
+#include "inference_rank/backend/cuda_peer_step_batch.h"
+#include "inference_rank/backend/cuda_peer_step_link.h"
 #include "inference_rank/backend/sharded_forward.h"
 #include "kernels/cuda/plugin.h"
 #include "model/weights/device_weights.h"
@@ -75,31 +75,31 @@ class CudaBackend final : public Backend {
   }
   PrefillRegion* prefill_region() override { return &*prefill_region_; }
   StepClient* step_client() override { return local_step_.get(); }
-  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const KvShard& shard) override {
-    WINNOW_RETURN_IF_ERROR(plan_.lane.status());
+  absl::StatusOr<std::unique_ptr<PeerStepLink>> NewPeerLink(const KvShard& shard) override {
+    WINNOW_RETURN_IF_ERROR(plan_.peer_link.status());
     const ModelConfig& config = gpus_[0].forward->layers().config();
     if (shard.num_layers != config.num_layers) {
-      return absl::FailedPreconditionError("the cache rank holds a part of the layers, and a lane carries all");
+      return absl::FailedPreconditionError("the cache rank holds a part of the layers, and a peer link carries all");
     }
     if (shard.num_kv_heads != config.num_kv_heads || shard.first_kv_head % config.num_kv_heads != 0) {
       return absl::FailedPreconditionError(absl::StrCat(
           "of a sequence the cache rank holds ", shard.num_kv_heads, " kv heads and a GPU of the inference rank ",
-          config.num_kv_heads, ", and a lane carries those of one GPU to one cache rank"));
+          config.num_kv_heads, ", and a peer link carries those of one GPU to one cache rank"));
     }
     const Gpu& gpu = gpus_[shard.first_kv_head / config.num_kv_heads];
-    DecodeLaneShape shape = *plan_.lane;
+    PeerStepShape shape = *plan_.peer_link;
     shape.shard = shard;
-    std::shared_ptr<CudaLaneGroup> group = lanes_;
-    if (group == nullptr) {
-      CudaLaneGroup::RunOnGpus run;
+    std::shared_ptr<CudaPeerStepBatch> batch = peer_links_;
+    if (batch == nullptr) {
+      CudaPeerStepBatch::RunOnGpus run;
       if (sharded_ != nullptr) run = [this](const std::function<void(int)>& work) { sharded_->RunBeside(work); };
       WINNOW_ASSIGN_OR_RETURN(
-          group, CudaLaneGroup::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.lane, std::move(run)));
-      // Lanes of several GPUs join those of the cache ranks that hold the rest of the same sequences.
-      if (sharded_ == nullptr) lanes_ = group;
+          batch, CudaPeerStepBatch::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.peer_link, std::move(run)));
+      // Peer links of several GPUs join those of the cache ranks that hold the rest of the same sequences.
+      if (sharded_ == nullptr) peer_links_ = batch;
     }
-    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DecodeLane> lane, CudaDecodeLane::Create(std::move(group), shape));
-    return lane;
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<PeerStepLink> peer_link, CudaPeerStepLink::Create(std::move(batch), shape));
+    return peer_link;
   }
   const MemoryPlan& memory_plan() const override { return memory_plan_; }
   SlotTiers slot_tiers() const override { return TiersOf(plan_.needs, memory_plan_); }
@@ -239,9 +239,9 @@ class CudaBackend final : public Backend {
   std::unique_ptr<PublishStages> stages_;
   std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
-  std::unique_ptr<ShardedForward> sharded_;    // null: one GPU
-  std::unique_ptr<CudaLocalStep> local_step_;  // null: several GPUs
-  std::shared_ptr<CudaLaneGroup> lanes_;       // all of the one GPU; null before the first, and with several
+  std::unique_ptr<ShardedForward> sharded_;        // null: one GPU
+  std::unique_ptr<CudaLocalStep> local_step_;      // null: several GPUs
+  std::shared_ptr<CudaPeerStepBatch> peer_links_;  // of the one GPU; null before the first peer link, and with several
 };
 
 }  // namespace

@@ -43,54 +43,54 @@ size_t CudaForward::AttentionScratchBytes() const {
   return bytes;
 }
 
-cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionRun& run) const {
-  return {.num_rows = run.num_rows,
+cuda::DecodeAttentionParams CudaForward::AttentionParams(const AttentionLaunch& launch) const {
+  return {.num_rows = launch.num_rows,
           .num_query_heads = config_.num_query_heads,
-          .num_kv_heads = run.per_query_head ? config_.num_query_heads : config_.num_kv_heads,
+          .num_kv_heads = launch.per_query_head ? config_.num_query_heads : config_.num_kv_heads,
           .head_dim = config_.head_dim,
           .scale = scale_,
           .slot_pool = slots_,
           .kv_dtype = options_.kv_dtype,
           .row = config_.kv_layout(options_.kv_dtype).row,
           .kv_scales = options_.kv_dtype == Dtype::kI8 ? int8_slots().scales() : nullptr,
-          .lists = lists_ + run.first_list,
+          .lists = lists_ + launch.first_list,
           .pages = pages_,
           .selected = selected_,
-          .max_count = run.max_count,
+          .max_count = launch.max_count,
           .scratch = attention_scratch_};
 }
 
-void CudaForward::LaunchRuns(const DecodeStage& stage, int layer, bool to_f32) {
-  device_->CopyAsync(lists_, stage.lists, stage.runs->num_lists() * sizeof(cuda::AttentionList), stream_);
-  device_->CopyAsync(selected_, stage.selected, stage.runs->num_selected() * sizeof(uint32_t), stream_);
-  for (const AttentionRun& run : stage.runs->runs()) {
-    const size_t first = static_cast<size_t>(run.first_row) * config_.q_features();
-    cuda::DecodeAttentionParams params = AttentionParams(run);
+void CudaForward::LaunchAttention(const DecodeStage& stage, int layer, bool to_f32) {
+  device_->CopyAsync(lists_, stage.lists, stage.packer->num_lists() * sizeof(cuda::AttentionList), stream_);
+  device_->CopyAsync(selected_, stage.selected, stage.packer->num_selected() * sizeof(uint32_t), stream_);
+  for (const AttentionLaunch& launch : stage.packer->launches()) {
+    const size_t first = static_cast<size_t>(launch.first_row) * config_.q_features();
+    cuda::DecodeAttentionParams params = AttentionParams(launch);
     params.q = layers_->q() + first;
     params.sinks = layers_->weights().layer(layer).sinks;
     params.out_dtype = to_f32 ? Dtype::kF32 : Dtype::kBf16;
     params.out = to_f32 ? static_cast<void*>(attention_f32_ + first)
                         : static_cast<void*>(static_cast<uint16_t*>(layers_->attention()) + first);
-    params.lse = to_f32 ? lse_ + static_cast<size_t>(run.first_row) * config_.num_query_heads : nullptr;
+    params.lse = to_f32 ? lse_ + static_cast<size_t>(launch.first_row) * config_.num_query_heads : nullptr;
     table_.attention->decode_attention(stream_, params);
   }
 }
 
 bool CudaForward::Attend(DecodeStage& stage, int layer, int num_rows) {
-  stage.runs->Begin(slot_lists_, num_rows);
-  while (stage.runs->NextPack()) {
-    LaunchRuns(stage, layer, /*to_f32=*/false);
+  stage.packer->Begin(slot_lists_, num_rows);
+  while (stage.packer->NextPack()) {
+    LaunchAttention(stage, layer, /*to_f32=*/false);
     // The next pack is written where this one lies.
-    if (!stage.runs->done() && !Wait("attention of a part of the rows")) return false;
+    if (!stage.packer->done() && !Wait("attention of a part of the rows")) return false;
   }
   return true;
 }
 
 // Once more, with what merging needs: only where something is to be merged.
 bool CudaForward::AttendF32(DecodeStage& stage, int layer, int num_rows) {
-  stage.runs->Begin(slot_lists_, num_rows);
-  while (Wait("attention of corrected rows") && stage.runs->NextPack()) {
-    LaunchRuns(stage, layer, /*to_f32=*/true);
+  stage.packer->Begin(slot_lists_, num_rows);
+  while (Wait("attention of corrected rows") && stage.packer->NextPack()) {
+    LaunchAttention(stage, layer, /*to_f32=*/true);
   }
   const size_t floats = static_cast<size_t>(num_rows) * config_.q_features();
   device_->CopyAsync(host_attention_, attention_f32_, floats * sizeof(float), stream_);
@@ -200,8 +200,8 @@ bool CudaForward::AttendLayer(int layer, int num_rows, DecodeKv& kv) {
   return true;
 }
 
-std::span<float> CudaForward::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                                     DecodeKv& kv) {
+std::span<float> CudaForward::DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                            DecodeKv& kv) {
   const int num_rows = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_rows >= 1 && num_rows <= kMaxDecodeRows && positions.size() == token_ids.size());
   if (!status_.ok()) return {};

@@ -16,7 +16,7 @@ DeviceLayerOptions LayerOptions(int num_shards, const CudaForward::Options& opti
   return {.max_decode_rows = kMaxDecodeRows,
           .max_prefill_rows = options.max_prefill_tokens,
           .partial_chunks = num_shards > 1,
-          .max_list_rows = options.lane_list_rows,
+          .max_list_rows = options.decode_list_rows,
           .kv_dtype = options.kv_dtype,
           .max_prompt_tokens = options.max_list_rows};
 }
@@ -122,11 +122,11 @@ absl::StatusOr<std::unique_ptr<CudaForward>> CudaForward::Create(const cuda::Cud
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
   for (DecodeStage& stage : forward->decode_stages_) {
     stage.projected = device.NewEvent();
-    stage.runs =
-        std::make_unique<AttentionRuns>(forward->config_.num_query_heads, forward->config_.num_kv_heads,
-                                        /*first_slot=*/weights.shard().index * options.num_slots,
-                                        std::span<cuda::AttentionList>(stage.lists, max_lists),
-                                        std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
+    stage.packer =
+        std::make_unique<SlotListPacker>(forward->config_.num_query_heads, forward->config_.num_kv_heads,
+                                         /*first_slot=*/weights.shard().index * options.num_slots,
+                                         std::span<cuda::AttentionList>(stage.lists, max_lists),
+                                         std::span<uint32_t>(stage.selected, MaxSelected(forward->config_, options)));
   }
   for (std::unique_ptr<cuda::Event>& computed : forward->piece_computed_) computed = device.NewEvent();
   for (std::unique_ptr<cuda::Event>& ready : forward->piece_ready_) ready = device.NewEvent();
@@ -149,7 +149,7 @@ absl::Status CudaForward::WarmUp() {
   Prefill({&token, 1}, 0, /*last=*/true, prefill);
   WarmUpDecode decode(config_.num_kv_heads, config_.group_size(), shard_.index * options_.num_slots);
   PlanDraws({&draw, 1});
-  Decode({&token, 1}, {&position, 1}, decode);
+  DecodeByLayer({&token, 1}, {&position, 1}, decode);
   return status_;
 }
 
@@ -179,8 +179,8 @@ RopeOutputs CudaForward::Published(std::byte* kv_rows, float* q_pre_rope) const 
   const ModelConfig& whole = stages_->config();
   RopeOutputs outputs{.positions = positions_, .kv_dtype = options_.kv_dtype};
   if (kv_rows != nullptr) {
-    outputs.kv_mirror = kv_rows + kv_heads().first * options_.row_bytes;
-    outputs.kv_mirror_stride = static_cast<int64_t>(whole.num_kv_heads * options_.row_bytes);
+    outputs.kv_copy = kv_rows + kv_heads().first * options_.row_bytes;
+    outputs.kv_copy_stride = static_cast<int64_t>(whole.num_kv_heads * options_.row_bytes);
   }
   outputs.q_pre_rope = q_pre_rope + static_cast<size_t>(query_heads().first) * config_.head_dim;
   outputs.q_pre_rope_stride = whole.q_features();

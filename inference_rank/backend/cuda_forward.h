@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "common/model/rope.h"
-#include "inference_rank/backend/attention_runs.h"
 #include "inference_rank/backend/device_row_mover.h"
 #include "inference_rank/backend/publish_stages.h"
 #include "inference_rank/backend/shard_sums.h"
+#include "inference_rank/backend/slot_list_packer.h"
 #include "model/device/device_layers.h"
 #include "model/forward.h"
 
@@ -31,7 +31,7 @@ class CudaForward final : public Forward {
     uint32_t num_slots = 0;
     Dtype kv_dtype = Dtype::kBf16;  // or kI8: slots have the scales of rows apart (cuda::Int8Slots)
     size_t row_bytes = 0;           // as RowLayout has them
-    uint32_t lane_list_rows = 1;    // of the longest list of a decode graph that shares the activations
+    uint32_t decode_list_rows = 1;  // of the longest list of a decode graph that shares the activations
     ShardSums::Boxes boxes = ShardSums::Boxes::kPeerMemory;  // of a shard
   };
 
@@ -49,8 +49,8 @@ class CudaForward final : public Forward {
   // Null where the weights are whole.
   ShardSums* sums() { return sums_.get(); }
 
-  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                          DecodeKv& kv) override;
+  std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                 DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
   void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override;
@@ -88,9 +88,9 @@ class CudaForward final : public Forward {
   // What a layer of a decode step publishes is in a PublishStages::Decode, and what its attention reads in pinned
   // memory here; two of them, so that one is filled while the other is in use.
   struct DecodeStage {
-    cuda::AttentionList* lists = nullptr;  // [kMaxDecodeRows, num_query_heads]
-    uint32_t* selected = nullptr;          // [max_selected]
-    std::unique_ptr<AttentionRuns> runs;   // over the two
+    cuda::AttentionList* lists = nullptr;    // [kMaxDecodeRows, num_query_heads]
+    uint32_t* selected = nullptr;            // [max_selected]
+    std::unique_ptr<SlotListPacker> packer;  // over the two
     std::unique_ptr<cuda::Event> projected;
     uint64_t moves_before = 0;  // launched before it was recorded
   };
@@ -99,7 +99,7 @@ class CudaForward final : public Forward {
               const PublishStages* stages, const Options& options);
   size_t CarveDevice(void* region);
   size_t CarvePinned(void* region);
-  cuda::DecodeAttentionParams AttentionParams(const AttentionRun& run) const;
+  cuda::DecodeAttentionParams AttentionParams(const AttentionLaunch& launch) const;
   size_t AttentionScratchBytes() const;
   HeadRange kv_heads() const { return {shard_.index * config_.num_kv_heads, config_.num_kv_heads}; }
   HeadRange query_heads() const { return {shard_.index * config_.num_query_heads, config_.num_query_heads}; }
@@ -117,7 +117,7 @@ class CudaForward final : public Forward {
   bool AttendLayer(int layer, int num_rows, DecodeKv& kv);
   bool Attend(DecodeStage& stage, int layer, int num_rows);
   bool AttendF32(DecodeStage& stage, int layer, int num_rows);
-  void LaunchRuns(const DecodeStage& stage, int layer, bool to_f32);
+  void LaunchAttention(const DecodeStage& stage, int layer, bool to_f32);
   bool CorrectByPartials(DecodeStage& stage, int layer, int num_rows, std::span<const PartialAttention> partials);
   void UploadPlaces(int num_rows, const DecodeKv& kv);
   // Draws the tokens that were planned and fetches the logits of the other rows.
@@ -197,7 +197,7 @@ class CudaForward final : public Forward {
   const char* pass_ = "nothing";
   int pass_rows_ = 0;
   int lookahead_ = 0;           // of the decode step under way
-  bool may_run_ahead_ = false;  // no layer of it waits for verdicts
+  bool may_run_ahead_ = false;  // no layer of it waits for verifications
   const char* doing_ = "";
   int layer_ = 0;
 };

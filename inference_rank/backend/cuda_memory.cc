@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "inference_rank/backend/cuda_lane_group.h"
+#include "inference_rank/backend/cuda_peer_step_batch.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
@@ -31,7 +31,7 @@ uint32_t IndexTopK(const BackendOptions& options) {
 bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
   if (options.config->latent) return false;
   const bool needs_to = options.needs.slot_host_memory_bytes > 0;
-  return options.selects_in_place.value_or(needs_to || !options.offers_lanes || num_gpus_there < 2);
+  return options.selects_in_place.value_or(needs_to || !options.offers_peer_links || num_gpus_there < 2);
 }
 
 // As a cache rank's GPU projects queries from a residual.
@@ -58,10 +58,10 @@ void AddInPlaceNeeds(const LocalSelection::Shape& shape, bool is_served, MemoryN
 }
 
 // `config`: of a GPU's part.
-absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const ModelConfig& config, int num_gpus,
-                                          int num_gpus_there, const absl::Status& peers) {
-  if (!options.offers_lanes) return absl::FailedPreconditionError("frames alone were asked for");
-  if (options.kv_dtype != Dtype::kBf16) return absl::FailedPreconditionError("lanes carry rows of bf16");
+absl::StatusOr<PeerStepShape> PeerShape(const BackendOptions& options, const ModelConfig& config, int num_gpus,
+                                        int num_gpus_there, const absl::Status& peers) {
+  if (!options.offers_peer_links) return absl::FailedPreconditionError("frames alone were asked for");
+  if (options.kv_dtype != Dtype::kBf16) return absl::FailedPreconditionError("peer links carry rows of bf16");
   if (options.needs.slot_host_memory_bytes > 0) {
     return absl::FailedPreconditionError("slots in host memory (--slot-host-memory) are no other GPU's to write to");
   }
@@ -69,22 +69,22 @@ absl::StatusOr<DecodeLaneShape> LaneShape(const BackendOptions& options, const M
     return absl::FailedPreconditionError(
         absl::StrCat("the inference rank's GPUs add up through host memory: ", peers.message()));
   }
-  if (!config.windows.empty()) return absl::FailedPreconditionError("lanes carry no layers with sliding windows");
+  if (!config.windows.empty()) return absl::FailedPreconditionError("peer links carry no layers with sliding windows");
   if (!ProjectsHeadsAlone(config) || config.head_dim < 64) {
-    return absl::FailedPreconditionError("lanes carry no layers of this kind");
+    return absl::FailedPreconditionError("peer links carry no layers of this kind");
   }
   if (num_gpus > 1 && !options.needs.selection.head_budgets.empty()) {
-    return absl::FailedPreconditionError("lanes of several GPUs serve one budget for all kv heads");
+    return absl::FailedPreconditionError("peer links of several GPUs serve one budget for all kv heads");
   }
   if (num_gpus_there < 2) return absl::FailedPreconditionError("there is one GPU alone");
-  return CudaLaneGroup::Complete({.spec = options.needs.selection,
-                                  .max_rows = DecodeRows(options),
-                                  .hidden_size = 0,
-                                  .max_positions = options.max_context_tokens,
-                                  .pages_per_list = 0,
-                                  .synthetic_model = options.synthetic_model,
-                                  .shard = {}},
-                                 config);
+  return CudaPeerStepBatch::Complete({.spec = options.needs.selection,
+                                      .max_rows = DecodeRows(options),
+                                      .hidden_size = 0,
+                                      .max_positions = options.max_context_tokens,
+                                      .pages_per_list = 0,
+                                      .synthetic_model = options.synthetic_model,
+                                      .shard = {}},
+                                     config);
 }
 
 // All experts of a sparse layer, and their router.
@@ -171,8 +171,8 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
       .row_bytes = options.needs.layout.row_bytes(),
       .boxes = peers.ok() ? ShardSums::Boxes::kPeerMemory : ShardSums::Boxes::kHostMemory,
   };
-  plan.lane = LaneShape(options, config, num_gpus, table.device_count(), peers);
-  if (plan.lane.ok()) plan.forward.lane_list_rows = CudaLaneGroup::MaxListRows(*plan.lane, config);
+  plan.peer_link = PeerShape(options, config, num_gpus, table.device_count(), peers);
+  if (plan.peer_link.ok()) plan.forward.decode_list_rows = CudaPeerStepBatch::MaxListRows(*plan.peer_link, config);
   plan.needs = CommonNeeds(options, num_gpus);
   if (num_gpus == 1) {
     plan.local_step = CudaLocalStep::Shape{.layout = options.needs.layout,
@@ -182,7 +182,8 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
                                            .max_context_tokens = options.max_context_tokens,
                                            .index_top_k = IndexTopK(options)};
     if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
-    plan.forward.lane_list_rows = std::max(plan.forward.lane_list_rows, CudaLocalStep::MaxListRows(*plan.local_step));
+    plan.forward.decode_list_rows =
+        std::max(plan.forward.decode_list_rows, CudaLocalStep::MaxListRows(*plan.local_step));
   }
   plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights, options.checkpoint.get());
   plan.needs.activation_bytes = CudaForward::ActivationBytes(table, config, num_gpus, plan.forward);
@@ -193,12 +194,13 @@ CudaRankPlan PlanCudaRank(const cuda::CudaTable& table, const BackendOptions& op
     }
     if (plan.local_step->index_top_k > 0) plan.needs.selects_in_place = SelectsFromAll(plan.needs.selection);
   }
-  if (plan.lane.ok()) plan.needs.activation_bytes += CudaLaneGroup::DeviceBytes(*plan.lane, config, num_gpus);
+  if (plan.peer_link.ok())
+    plan.needs.activation_bytes += CudaPeerStepBatch::DeviceBytes(*plan.peer_link, config, num_gpus);
   return plan;
 }
 
 MemoryNeeds EstimateCudaNeeds(const BackendOptions& options, int num_gpus, int num_gpus_there) {
-  // Selections in place keep tables by sequence and graphs; lanes an inbox. Scratch of products and of attention.
+  // Selections in place keep tables by sequence and graphs; peer links an inbox. Scratch of products and of attention.
   constexpr uint64_t kSelectionBytes = uint64_t{768} << 20, kScratchBytes = uint64_t{512} << 20;
   const ModelConfig config = ShardConfig(*options.config, {.count = num_gpus});
   MemoryNeeds needs = CommonNeeds(options, num_gpus);

@@ -6,14 +6,14 @@
 #include "inference_rank/backend/cuda_forward.h"
 #include "inference_rank/backend/cuda_local_step.h"
 #include "kernels/cuda/table.h"
-#include "model/decode_lane.h"
+#include "model/peer_step_link.h"
 
 namespace winnow {
 
 // What a rank on GPUs will have in the memory of each of them, worked out before anything is allocated there.
 struct CudaRankPlan {
   CudaForward::Options forward;  // without num_slots
-  absl::StatusOr<DecodeLaneShape> lane = absl::FailedPreconditionError("frames alone were asked for");
+  absl::StatusOr<PeerStepShape> peer_link = absl::FailedPreconditionError("frames alone were asked for");
   std::optional<CudaLocalStep::Shape> local_step;  // nullopt: several GPUs
   MemoryNeeds needs;                               // of each GPU, weights and activations included
 };

@@ -26,7 +26,7 @@ size_t MostOwnedRows(int max_rows, int num_ranks) {
   return std::min<size_t>(max_rows, max_rows / num_ranks + kGroupRows);
 }
 
-size_t SummandStride(const ModelConfig& config) {
+size_t TermStride(const ModelConfig& config) {
   return static_cast<size_t>(kMaxGraphRows) * config.hidden_size;
 }
 
@@ -50,7 +50,7 @@ size_t ShardSums::Carve(void* region, int max_rows) {
   box_.flags = arena.TakeArray<uint32_t>(kBoxes * kFlagsOfBox * shard_.count);
   box_.logit_flags = arena.TakeArray<uint32_t>(shard_.count);
   box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * mailbox_stride_);
-  box_.summands = arena.TakeArray<float>(kBoxes * shard_.count * SummandStride(config));
+  box_.terms = arena.TakeArray<float>(kBoxes * shard_.count * TermStride(config));
   box_.normed = kind_ == Boxes::kPeerMemory
                     ? layers_.normed()
                     : arena.Take(static_cast<size_t>(max_rows) * config.hidden_size * DtypeBytes(Dtype::kBf16));
@@ -138,15 +138,15 @@ void ShardSums::EnqueueChunk(cuda::Stream stream, int num_rows, const float* par
 
 DecodeSum ShardSums::NextDecodeSum() {
   ++num_sums_;
-  const size_t stride = SummandStride(layers_.config()), first = num_sums_ % kBoxes * shard_.count * stride;
+  const size_t stride = TermStride(layers_.config()), first = num_sums_ % kBoxes * shard_.count * stride;
   DecodeSum sum = {.places = {.num_ranks = shard_.count},
-                   .summands = box_.summands + first,
-                   .summand_stride = static_cast<int64_t>(stride),
+                   .terms = box_.terms + first,
+                   .term_stride = static_cast<int64_t>(stride),
                    .abort = word(kAbortWord),
                    .error = word(kErrorWord),
                    .timeout_us = kTimeoutUs};
   for (int r = 0; r < shard_.count; ++r) {
-    sum.places.of_rank[r] = boxes_[r].summands + first + shard_.index * stride;
+    sum.places.of_rank[r] = boxes_[r].terms + first + shard_.index * stride;
   }
   return sum;
 }

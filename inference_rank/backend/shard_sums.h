@@ -23,7 +23,7 @@ class ShardSums final : public PartialSums {
     float* mailboxes = nullptr;       // [2][num_ranks][rows that a rank owns at most * hidden_size]
     uint32_t* flags = nullptr;        // [2][2][num_ranks][kChunkSumBlocks]
     void* normed = nullptr;           // [max_rows, hidden_size] bf16: of its layers, or of the box
-    float* summands = nullptr;        // [2][num_ranks][kMaxGraphRows * hidden_size], of decode rows
+    float* terms = nullptr;           // [2][num_ranks][kMaxGraphRows * hidden_size], of decode rows
     uint32_t* logit_flags = nullptr;  // [num_ranks]
     float* logits = nullptr;          // [kMaxGraphRows, vocab_size]: of its layers, or of the box
   };

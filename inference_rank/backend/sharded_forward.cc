@@ -28,7 +28,7 @@ ShardedForward::ShardedForward(std::vector<CudaForward*> shards, std::span<const
     : shards_(std::move(shards)),
       first_slots_(first_slots.begin(), first_slots.end()),
       heads_(HeadsOf(shards_)),
-      team_(static_cast<int>(shards_.size())) {}
+      threads_(static_cast<int>(shards_.size())) {}
 
 absl::StatusOr<std::unique_ptr<ShardedForward>> ShardedForward::Create(std::vector<CudaForward*> shards,
                                                                        std::span<const uint32_t> first_slots) {
@@ -42,7 +42,7 @@ absl::StatusOr<std::unique_ptr<ShardedForward>> ShardedForward::Create(std::vect
 }
 
 void ShardedForward::Run(const std::function<void(int)>& pass, const std::function<void()>& serve) {
-  team_.Run(
+  threads_.Run(
       [&](int shard) {
         pass(shard);
         if (shards_[shard]->status().ok()) return;
@@ -52,14 +52,14 @@ void ShardedForward::Run(const std::function<void(int)>& pass, const std::functi
   status_ = FirstFailure(shards_);
 }
 
-std::span<float> ShardedForward::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                                        DecodeKv& kv) {
+std::span<float> ShardedForward::DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                               DecodeKv& kv) {
   if (!status_.ok()) return {};
-  ShardedDecodeKv sharded(kv, team_, heads_, first_slots_, static_cast<int>(token_ids.size()));
+  ShardedDecodeKv sharded(kv, threads_, heads_, first_slots_, static_cast<int>(token_ids.size()));
   std::span<float> logits;
   Run(
       [&](int shard) {
-        const std::span<float> of_shard = shards_[shard]->Decode(token_ids, positions, sharded.part(shard));
+        const std::span<float> of_shard = shards_[shard]->DecodeByLayer(token_ids, positions, sharded.part(shard));
         if (shard == 0) logits = of_shard;
       },
       [&] { sharded.Serve(); });
@@ -69,7 +69,7 @@ std::span<float> ShardedForward::Decode(std::span<const uint32_t> token_ids, std
 std::span<float> ShardedForward::Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                                          PrefillKv& kv) {
   if (!status_.ok()) return {};
-  ShardedPrefillKv sharded(kv, team_, heads_);
+  ShardedPrefillKv sharded(kv, threads_, heads_);
   std::span<float> logits;
   Run(
       [&](int shard) {
@@ -88,7 +88,7 @@ void ShardedForward::EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPl
 void ShardedForward::PrefillLayer(int layer, uint32_t first_position, int num_tokens, bool last, ResidualPlaces hidden,
                                   PrefillKv& kv) {
   if (!status_.ok()) return;
-  ShardedPrefillKv sharded(kv, team_, heads_);
+  ShardedPrefillKv sharded(kv, threads_, heads_);
   Run(
       [&](int shard) {
         shards_[shard]->PrefillLayer(layer, first_position, num_tokens, last, hidden.subspan(shard, 1),

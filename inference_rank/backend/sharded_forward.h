@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "inference_rank/backend/cuda_forward.h"
-#include "inference_rank/backend/shard_team.h"
+#include "inference_rank/backend/shard_threads.h"
 #include "inference_rank/backend/sharded_kv.h"
 
 namespace winnow {
@@ -18,8 +18,8 @@ class ShardedForward final : public Forward {
   static absl::StatusOr<std::unique_ptr<ShardedForward>> Create(std::vector<CudaForward*> shards,
                                                                 std::span<const uint32_t> first_slots);
 
-  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                          DecodeKv& kv) override;
+  std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                 DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
   void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override;
@@ -46,7 +46,7 @@ class ShardedForward final : public Forward {
   const std::vector<CudaForward*> shards_;
   const std::vector<uint32_t> first_slots_;
   const HeadShards heads_;
-  ShardTeam team_;
+  ShardThreads threads_;
   absl::Status status_;
 };
 

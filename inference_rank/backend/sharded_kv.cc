@@ -53,9 +53,9 @@ class ShardedDecodeKv::Part final : public DecodeKv {
   std::vector<PartialAttention> partials_;
 };
 
-ShardedDecodeKv::ShardedDecodeKv(DecodeKv& whole, ShardTeam& team, const HeadShards& shards,
+ShardedDecodeKv::ShardedDecodeKv(DecodeKv& whole, ShardThreads& threads, const HeadShards& shards,
                                  std::span<const uint32_t> first_slots, int num_rows)
-    : whole_(whole), team_(team), shards_(shards), num_rows_(num_rows) {
+    : whole_(whole), threads_(threads), shards_(shards), num_rows_(num_rows) {
   for (int shard = 0; shard < shards.num_shards; ++shard) {
     parts_.push_back(std::make_unique<Part>(*this, shard, first_slots[shard]));
   }
@@ -72,7 +72,7 @@ bool ShardedDecodeKv::Ask(int shard, Request request, int layer) {
     request_ = request;
     layer_ = layer;
   }
-  return team_.Meet();
+  return threads_.AwaitAll();
 }
 
 void ShardedDecodeKv::Serve() {
@@ -100,7 +100,7 @@ class ShardedPrefillKv::Part final : public PrefillKv {
       all_.kv_rows_ = kv_rows;
       all_.q_pre_rope_ = q_pre_rope;
     }
-    all_.team_.Meet();
+    all_.threads_.AwaitAll();
     return Destination(layer, heads_.first);
   }
 
@@ -110,8 +110,8 @@ class ShardedPrefillKv::Part final : public PrefillKv {
   const HeadRange heads_;
 };
 
-ShardedPrefillKv::ShardedPrefillKv(PrefillKv& whole, ShardTeam& team, const HeadShards& shards)
-    : whole_(whole), team_(team) {
+ShardedPrefillKv::ShardedPrefillKv(PrefillKv& whole, ShardThreads& threads, const HeadShards& shards)
+    : whole_(whole), threads_(threads) {
   for (int shard = 0; shard < shards.num_shards; ++shard) {
     parts_.push_back(std::make_unique<Part>(*this, shard, shards.kv_heads(shard)));
   }

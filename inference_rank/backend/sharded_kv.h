@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "inference_rank/backend/shard_team.h"
+#include "inference_rank/backend/shard_threads.h"
 #include "model/forward.h"
 
 namespace winnow {
@@ -18,16 +18,16 @@ struct HeadShards {
 
 // The KV side of a pass for GPUs that share the heads: each has one of its own, which shows it its heads alone. What
 // they publish lies in one place already, and is published once; slots and corrections are awaited once, and shared
-// out. The one that all of them stand for is called on the thread that serves the team, but for what is constant in a
+// out. The one that all of them stand for is called on the thread that serves the others, but for what is constant in a
 // pass. After a failure of one GPU the others go on with nothing, to the end of their pass.
 class ShardedDecodeKv {
  public:
   // `first_slots`: by shard, any slot that it has.
-  ShardedDecodeKv(DecodeKv& whole, ShardTeam& team, const HeadShards& shards, std::span<const uint32_t> first_slots,
-                  int num_rows);
+  ShardedDecodeKv(DecodeKv& whole, ShardThreads& threads, const HeadShards& shards,
+                  std::span<const uint32_t> first_slots, int num_rows);
   ~ShardedDecodeKv();
   DecodeKv& part(int shard);
-  // Does what the team has met for.
+  // Does what the threads wait for.
   void Serve();
 
  private:
@@ -37,7 +37,7 @@ class ShardedDecodeKv {
   bool Ask(int shard, Request request, int layer);
 
   DecodeKv& whole_;
-  ShardTeam& team_;
+  ShardThreads& threads_;
   const HeadShards shards_;
   const int num_rows_;
   Request request_ = Request::kPublish;
@@ -51,7 +51,7 @@ class ShardedDecodeKv {
 // The same for a chunk of a prompt.
 class ShardedPrefillKv {
  public:
-  ShardedPrefillKv(PrefillKv& whole, ShardTeam& team, const HeadShards& shards);
+  ShardedPrefillKv(PrefillKv& whole, ShardThreads& threads, const HeadShards& shards);
   ~ShardedPrefillKv();
   PrefillKv& part(int shard);
   void Serve();
@@ -59,7 +59,7 @@ class ShardedPrefillKv {
  private:
   class Part;
   PrefillKv& whole_;
-  ShardTeam& team_;
+  ShardThreads& threads_;
   int layer_ = 0;
   const std::byte* kv_rows_ = nullptr;
   const float* q_pre_rope_ = nullptr;

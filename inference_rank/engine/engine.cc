@@ -149,9 +149,9 @@ void Engine::Loop() {
         if (sequence.FindShard(link) == nullptr) return;
         sequence.Fail(absl::UnavailableError("the cache rank is gone"), true);
       });
-      const LaneTeam* const team = link.lane_team().get();
-      if (team != nullptr && team->num_gpus() > 1) {
-        FailLane(*link.lane_team(), link, absl::UnavailableError("the cache rank is gone"));
+      const PeerStepGroup* const group = link.peer_group().get();
+      if (group != nullptr && group->num_gpus() > 1) {
+        FailPeerLink(*link.peer_group(), link, absl::UnavailableError("the cache rank is gone"));
       }
     });
     slots_.ReleaseRead();  // frames hold their channel's window
@@ -192,8 +192,8 @@ void Engine::AdmitWaiting() {
         continue;
       }
     }
-    // Lanes seat a sequence once each time that it is attached.
-    if (sequence->resumes && MayShareRows(*sequence) && FindTeam(*sequence) == nullptr) {
+    // A sequence gets a batch row once each time that it is attached.
+    if (sequence->resumes && MayShareRows(*sequence) && FindPeerGroup(*sequence) == nullptr) {
       RefillInPlace(*sequence);
       continue;
     }
@@ -242,7 +242,7 @@ void Engine::Preempt(Sequence& sequence) {
 }
 
 void Engine::LeaveSteps(Sequence& sequence) {
-  LeaveLane(sequence);
+  LeavePeerBatch(sequence);
   if (step_loop_.has_value()) step_loop_->Leave(sequence);
 }
 
@@ -300,13 +300,13 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   sequence.working_set->FinishLoad(next_position);
   sequence.state = State::kDecoding;
   if (sequence.selects_in_place() || sequence.trace) return;
-  if (next_position >= sequence.spec.sink_tokens && FindTeam(sequence) != nullptr) {
-    sequence.lane_state = Sequence::LaneState::kWanted;
+  if (next_position >= sequence.spec.sink_tokens && FindPeerGroup(sequence) != nullptr) {
+    sequence.peer_state = Sequence::PeerState::kWanted;
   }
 }
 
 bool Engine::RunIteration() {
-  AskForSeats();
+  AskForBatchRows();
   const auto start = SteadyClock::now();
   if (!last_step_.has_value()) last_step_ = start;
   const uint32_t most = MostInjected(start);
@@ -335,13 +335,13 @@ bool Engine::RunIteration() {
 
 bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
   batch_.clear();
-  lane_batch_.clear();
+  peer_batch_.clear();
   local_batch_.clear();
   for (Sequence* sequence : planned) {
     // Prefill makes frames arrive, which can fail a sequence, and steps under way may have ended it.
     if (!sequence->failure.ok() || sequence->cancelled) continue;
-    if (sequence->lane_state == Sequence::LaneState::kSeated) {
-      lane_batch_.push_back(sequence);
+    if (sequence->peer_state == Sequence::PeerState::kInBatch) {
+      peer_batch_.push_back(sequence);
       continue;
     }
     using Admission = StepLoop::Admission;
@@ -349,12 +349,13 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (admission == Admission::kHasRow) local_batch_.push_back(sequence);
     if (admission == Admission::kByFrames) batch_.push_back(sequence);
   }
-  std::stable_sort(lane_batch_.begin(), lane_batch_.end(),
-                   [](const Sequence* a, const Sequence* b) { return std::less<>()(a->lane_team(), b->lane_team()); });
-  for (size_t first = 0, end = 0; first < lane_batch_.size(); first = end) {
-    const std::shared_ptr<LaneTeam> team = lane_batch_[first]->shards.front().link->lane_team();
-    while (end < lane_batch_.size() && lane_batch_[end]->lane_team() == team.get()) ++end;
-    RunLaneStep(*team, {lane_batch_.data() + first, end - first});
+  std::stable_sort(peer_batch_.begin(), peer_batch_.end(), [](const Sequence* a, const Sequence* b) {
+    return std::less<>()(a->peer_group(), b->peer_group());
+  });
+  for (size_t first = 0, end = 0; first < peer_batch_.size(); first = end) {
+    const std::shared_ptr<PeerStepGroup> group = peer_batch_[first]->shards.front().link->peer_group();
+    while (end < peer_batch_.size() && peer_batch_[end]->peer_group() == group.get()) ++end;
+    RunPeerStep(*group, {peer_batch_.data() + first, end - first});
     if (!forward_.status().ok()) return true;
   }
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
@@ -362,7 +363,7 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (!forward_.status().ok()) return true;
   }
   const bool turned = step_loop_.has_value() && step_loop_->Turn(local_batch_);
-  return turned || !batch_.empty() || !lane_batch_.empty();
+  return turned || !batch_.empty() || !peer_batch_.empty();
 }
 
 void Engine::RunFrameStep(std::span<Sequence* const> rows) {
@@ -373,7 +374,8 @@ void Engine::RunFrameStep(std::span<Sequence* const> rows) {
     forward_.PlanDraws(draws_);
   }
   decode_step_.Begin(next_plan_++, rows);
-  const std::span<float> logits = forward_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+  const std::span<float> logits =
+      forward_.DecodeByLayer(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
   decode_step_.Finish();
   if (!forward_.status().ok()) return;
   // Before its tokens are sent: who has an answer finds its steps counted.
@@ -452,10 +454,10 @@ void Engine::ReleaseShards(std::span<const ShardLink> shards, uint64_t sequence_
 }
 
 void Engine::UpdateGauges() {
-  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, lane_sequences = 0, local_sequences = 0;
+  uint64_t rows = 0, queued_prompt_tokens = 0, working_set_bytes = 0, peer_sequences = 0, local_sequences = 0;
   scheduler_.ForEach([&](Sequence& sequence) {
     queued_prompt_tokens += sequence.queued_prompt_tokens();
-    lane_sequences += sequence.lane_state == Sequence::LaneState::kSeated;
+    peer_sequences += sequence.peer_state == Sequence::PeerState::kInBatch;
     local_sequences += sequence.step_row >= 0;
     if (sequence.working_set.has_value()) rows += sequence.working_set->resident_rows();
     if (sequence.awaits_cache_ranks()) {
@@ -469,7 +471,7 @@ void Engine::UpdateGauges() {
   metrics_.fast_working_set_bytes = working_set_bytes;
   metrics_.running_sequences = scheduler_.num_running();
   metrics_.waiting_sequences = scheduler_.num_waiting();
-  metrics_.lane_sequences = lane_sequences;
+  metrics_.peer_sequences = peer_sequences;
   metrics_.local_sequences = local_sequences;
   metrics_.working_set_rows = rows;
   metrics_.queued_prompt_tokens = queued_prompt_tokens;

@@ -23,7 +23,7 @@
 #include "inference_rank/scheduler/inject_controller.h"
 #include "inference_rank/scheduler/prefill_work.h"
 #include "inference_rank/scheduler/scheduler.h"
-#include "inference_rank/sequence/lane_team.h"
+#include "inference_rank/sequence/peer_step_group.h"
 #include "inference_rank/sequence/prefix_attention.h"
 #include "inference_rank/sequence/prefix_times.h"
 #include "inference_rank/step/decode_step.h"
@@ -214,27 +214,27 @@ class Engine {
   void RunFrameStep(std::span<Sequence* const> rows);
   // The sequence takes part in no steps that hold a place for it.
   void LeaveSteps(Sequence& sequence);
-  // The lanes that may decode the sequence; null: it goes by frames.
-  LaneTeam* FindTeam(const Sequence& sequence);
-  // Rows that have seats of these lanes.
-  void RunLaneStep(LaneTeam& team, std::span<Sequence*> rows);
+  // The group that may decode the sequence; null: it goes by frames.
+  PeerStepGroup* FindPeerGroup(const Sequence& sequence);
+  // Of sequences that have rows of the group's batches.
+  void RunPeerStep(PeerStepGroup& group, std::span<Sequence*> rows);
   std::vector<CacheLink*> LinksOf(std::span<Sequence* const> rows) const;
-  void AnnounceLaneStep(LaneTeam& team, std::span<Sequence* const> rows);
-  absl::Status PostLanePlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);
+  void AnnouncePeerStep(PeerStepGroup& group, std::span<Sequence* const> rows);
+  absl::Status PostPeerPlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);
   absl::Status AwaitLeaving(CacheLink& link);
   // Captured masses of a position, by list of the shard, NaN where a list was not measured.
   void TakeMasses(Sequence& sequence, const KvShard& shard, std::span<const float> masses);
   void CountDenseLists(Sequence& sequence);
   // Rows that the shard's lists selected at next_position, and that travelled.
-  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const LaneGroup::ListCounts> counts);
-  // `failed`: whose lane has. The links of sequences that end with it are made anew.
-  void FailLane(LaneTeam& team, CacheLink& failed, const absl::Status& why);
-  void FailLanesOf(LaneTeam& team, std::span<Sequence* const> rows, const absl::Status& decoded);
-  // Sequences that have begun to decode ask for seats where their links have lanes.
-  void AskForSeats();
-  absl::Status AskForSeat(Sequence& sequence);
-  void OnSeated(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header);
-  void LeaveLane(Sequence& sequence);
+  void CountRows(Sequence& sequence, const KvShard& shard, std::span<const PeerStepBatch::ListCounts> counts);
+  // `failed`: whose peer link has. The links of sequences that end with it are made anew.
+  void FailPeerLink(PeerStepGroup& group, CacheLink& failed, const absl::Status& why);
+  void FailPeerLinksOf(PeerStepGroup& group, std::span<Sequence* const> rows, const absl::Status& decoded);
+  // Sequences that have begun to decode ask for batch rows where their links have peer links.
+  void AskForBatchRows();
+  absl::Status AskForBatchRow(Sequence& sequence);
+  void OnBatchRowAnswer(const CacheLink& link, Sequence& sequence, const wire::FrameHeader& header);
+  void LeavePeerBatch(Sequence& sequence);
   // One planned iteration; false when there was nothing to do.
   bool RunIteration();
   // How a device can choose the token that follows `position` itself; nullopt: the logits are wanted.
@@ -301,15 +301,15 @@ class Engine {
   std::vector<Sequence*> batch_;
   std::optional<StepLoop> step_loop_;
   std::vector<Sequence*> local_batch_;  // of step_loop_
-  std::vector<Sequence*> lane_batch_;
-  std::vector<LaneGroup::Row> lane_rows_;
-  std::vector<std::shared_ptr<LaneTeam>> lane_teams_;
-  // Slots and a seat that a lane which has failed may still write to, until when.
+  std::vector<Sequence*> peer_batch_;
+  std::vector<PeerStepBatch::Row> peer_rows_;
+  std::vector<std::shared_ptr<PeerStepGroup>> peer_groups_;
+  // Slots and a batch row that a peer link which has failed may still write to, until when.
   struct Quarantined {
     std::chrono::steady_clock::time_point until;
     std::optional<WorkingSet> working_set;
-    std::shared_ptr<LaneTeam> team;
-    int seat;
+    std::shared_ptr<PeerStepGroup> group;
+    int batch_row;
     uint64_t sequence_id;
   };
   std::deque<Quarantined> quarantine_;

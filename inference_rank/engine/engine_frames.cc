@@ -31,8 +31,8 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
     case wire::FrameType::kWatermark:
       OnWatermarks(*link, frame);
       return;
-    case wire::FrameType::kLandingFree:
-      if (!link->landings().SetFree(header.plan)) {
+    case wire::FrameType::kStagingFree:
+      if (!link->staging_places().SetFree(header.plan)) {
         DistrustLink(*link, absl::InvalidArgumentError(absl::StrCat("push ", header.plan, " was not under way")));
       }
       return;
@@ -61,8 +61,8 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
         ++metrics_.stale_frames;
       }
       return;
-    case wire::FrameType::kSeated:
-      OnSeated(*link, *sequence, header);
+    case wire::FrameType::kBatchRowAnswer:
+      OnBatchRowAnswer(*link, *sequence, header);
       return;
     case wire::FrameType::kFenced:
       // Until the answer to Attach says which epoch it has, it cannot be told whether that is the older one.

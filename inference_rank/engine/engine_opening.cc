@@ -91,7 +91,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
     return true;
   });
   if (!sequence.failure.ok()) return;
-  if (sequence.trace && FindTeam(sequence) != nullptr) {
+  if (sequence.trace && FindPeerGroup(sequence) != nullptr) {
     return sequence.Fail(absl::UnimplementedError("winnow.trace: this request's steps would go from GPU to GPU, where "
                                                   "nobody hears which rows are selected"),
                          /*can_retry=*/false);

@@ -127,7 +127,7 @@ v1::SelectionStats Engine::Stats(const Sequence& sequence) const {
     stats.set_captured_mass_mean(static_cast<float>(sequence.mass.mean()));
     stats.set_captured_mass_p5(static_cast<float>(sequence.mass.percentile(0.05)));
   }
-  if (WaitsForVerdict(sequence.spec)) {
+  if (WaitsForVerification(sequence.spec)) {
     if (sequence.mass_before.count() > 0) {
       stats.set_captured_mass_before_mean(static_cast<float>(sequence.mass_before.mean()));
       stats.set_captured_mass_before_p5(static_cast<float>(sequence.mass_before.percentile(0.05)));

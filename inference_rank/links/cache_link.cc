@@ -128,19 +128,19 @@ void CacheLink::MarkDead() {
     for (grpc::ClientContext* const call : calls_) call->TryCancel();
   }
   {
-    const std::lock_guard lock(lane_mutex_);
-    if (lane_ != nullptr) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
+    const std::lock_guard lock(peer_link_mutex_);
+    if (peer_link_ != nullptr) peer_link_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
   }
   wake_();
 }
 
-void CacheLink::set_lane(std::unique_ptr<DecodeLane> lane) {
+void CacheLink::set_peer_link(std::unique_ptr<PeerStepLink> peer_link) {
   {
-    const std::lock_guard lock(lane_mutex_);
-    lane_.swap(lane);
+    const std::lock_guard lock(peer_link_mutex_);
+    peer_link_.swap(peer_link);
   }
-  if (lane_ == nullptr) return;
-  if (!alive()) lane_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
+  if (peer_link_ == nullptr) return;
+  if (!alive()) peer_link_->Abort(absl::UnavailableError("the link to the cache rank has ended"));
 }
 
 absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& request, std::chrono::milliseconds timeout) {
@@ -150,7 +150,7 @@ absl::StatusOr<std::string> CacheLink::Exchange(const v1::ExchangeRequest& reque
   if (!response.ok()) return Annotate(response.status(), "cache rank at " + address_);
   channel_id_ = response->channel_id();
   peer_ = response->identity();
-  lane_answer_ = response->lane();
+  peer_link_answer_ = response->peer_link();
   protection_ = response->protection();
   kernel_set_ = response->kernel_set();
   num_threads_ = static_cast<int>(response->num_threads());

@@ -12,8 +12,8 @@
 
 #include "common/base/status.h"
 #include "common/tracing/trace_context.h"
-#include "inference_rank/links/landing_places.h"
-#include "model/decode_lane.h"
+#include "inference_rank/links/staging_places.h"
+#include "model/peer_step_link.h"
 #include "transport/transport.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
@@ -23,7 +23,7 @@ namespace winnow {
 // The Exchange stream to one cache rank, held open as long as the link lives; its end means that the cache rank is
 // gone.
 class ExchangeStream;
-class LaneTeam;
+class PeerStepGroup;
 
 // One inference rank's link to one cache rank: the control calls (any thread, blocking) and the data-plane channel
 // (engine thread only). Liveness comes from the Exchange stream: alive() turns false the moment it breaks. A cache rank
@@ -60,7 +60,7 @@ class CacheLink {
   // Engine thread.
   void set_channel(std::unique_ptr<Channel> channel) { channel_ = std::move(channel); }
   Channel* channel() const { return channel_.get(); }
-  // Any thread. Ends a decode step on the lane that waits for the peer, and calls that are under way.
+  // Any thread. Ends a decode step that waits for the peer, and calls that are under way.
   void MarkDead();
 
   // Somebody cannot go on before something comes from the cache rank. To be said again while that lasts. Any thread.
@@ -73,16 +73,16 @@ class CacheLink {
   // As of the newest watermark (wire::WatermarkEntry); wire::kOneTier before the first.
   uint64_t fast_rows_bytes() const { return fast_rows_bytes_; }
   void set_fast_rows_bytes(uint64_t bytes) { fast_rows_bytes_ = bytes; }
-  // The lane's answer of the Exchange.
-  const v1::LaneAnswer& lane_answer() const { return lane_answer_; }
+  // The peer link's answer of the Exchange.
+  const v1::PeerAnswer& peer_link_answer() const { return peer_link_answer_; }
   // What the Exchange answered for Channel::TakeProtection.
   absl::StatusOr<LinkProtection> protection() const;
-  void set_lane(std::unique_ptr<DecodeLane> lane);
-  DecodeLane* lane() const { return lane_.get(); }  // null: there is none
-  // Set once the lane has had a sequence; null before.
-  const std::shared_ptr<LaneTeam>& lane_team() const { return lane_team_; }
-  void set_lane_team(std::shared_ptr<LaneTeam> team) { lane_team_ = std::move(team); }
-  LandingPlaces& landings() { return landings_; }  // of the lane
+  void set_peer_link(std::unique_ptr<PeerStepLink> peer_link);
+  PeerStepLink* peer_link() const { return peer_link_.get(); }  // null: there is none
+  // Set once the peer link has had a sequence; null before.
+  const std::shared_ptr<PeerStepGroup>& peer_group() const { return peer_group_; }
+  void set_peer_group(std::shared_ptr<PeerStepGroup> group) { peer_group_ = std::move(group); }
+  StagingPlaces& staging_places() { return staging_places_; }  // of the peer link
 
  private:
   friend class ExchangeStream;
@@ -105,16 +105,16 @@ class CacheLink {
   v1::Identity peer_;
   std::string kernel_set_;
   int num_threads_ = 1;
-  v1::LaneAnswer lane_answer_;
+  v1::PeerAnswer peer_link_answer_;
   v1::LinkProtection protection_;
   std::unique_ptr<ExchangeStream> exchange_;
   // Engine thread.
   std::unique_ptr<Channel> channel_;
   uint64_t fast_rows_bytes_ = wire::kOneTier;
-  std::unique_ptr<DecodeLane> lane_;  // changed under lane_mutex_, for MarkDead
-  std::mutex lane_mutex_;
-  std::shared_ptr<LaneTeam> lane_team_;
-  LandingPlaces landings_;
+  std::unique_ptr<PeerStepLink> peer_link_;  // changed under peer_link_mutex_, for MarkDead
+  std::mutex peer_link_mutex_;
+  std::shared_ptr<PeerStepGroup> peer_group_;
+  StagingPlaces staging_places_;
   std::mutex calls_mutex_;
   std::set<grpc::ClientContext*> calls_;  // guarded by calls_mutex_: those under way
   // Any thread.

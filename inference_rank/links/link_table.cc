@@ -16,10 +16,10 @@ absl::Status ConnectChannel(CacheLink& link, std::string_view peer_address) {
   return link.channel()->TakeProtection(protection);
 }
 
-v1::LaneOffer OfferOf(const DecodeLane& lane) {
-  const DecodeLaneShape& shape = lane.shape();
-  v1::LaneOffer offer;
-  offer.set_address(lane.address());
+v1::PeerOffer OfferOf(const PeerStepLink& peer_link) {
+  const PeerStepShape& shape = peer_link.shape();
+  v1::PeerOffer offer;
+  offer.set_address(peer_link.address());
   *offer.mutable_selection() = ToProto(shape.spec);
   offer.set_max_rows(shape.max_rows);
   offer.set_hidden_size(shape.hidden_size);
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
   auto link = std::make_shared<CacheLink>(cache_rank.address(), NewChannel(cache_rank.address(), options_.credentials),
                                           wake_engine_);
 
-  absl::Status lane_status;
+  absl::Status peer_link_status;
   const absl::Status stopped = absl::UnavailableError("the inference rank is stopping");
   absl::Status status = stopped;
   std::string local_address;
@@ -87,9 +87,9 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     if (!status.ok()) return;
     local_address = (*channel)->LocalAddress();
     link->set_channel(*std::move(channel));
-    absl::StatusOr<std::unique_ptr<DecodeLane>> lane = NewLane(cache_rank, shard);
-    lane_status = lane.status();
-    if (lane.ok()) link->set_lane(*std::move(lane));
+    absl::StatusOr<std::unique_ptr<PeerStepLink>> peer_link = NewPeerLink(cache_rank, shard);
+    peer_link_status = peer_link.status();
+    if (peer_link.ok()) link->set_peer_link(*std::move(peer_link));
   });
   if (!made) return stopped;
 
@@ -101,7 +101,7 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
     request.set_transport(std::string(transport_.capabilities().name));
     request.set_worker_address(local_address);
     request.set_data_plane_mode(static_cast<v1::DataPlaneMode>(transport_.data_plane_mode()));
-    if (link->lane() != nullptr) *request.mutable_lane() = OfferOf(*link->lane());
+    if (link->peer_link() != nullptr) *request.mutable_peer_link() = OfferOf(*link->peer_link());
     absl::StatusOr<std::string> answer = link->Exchange(request, options_.connect_timeout);
     // What a cache rank refuses an inference rank is no fault of the request that brought them together.
     status = answer.ok() ? absl::OkStatus() : absl::UnavailableError(answer.status().message());
@@ -109,8 +109,8 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
   }
   run_on_engine_([&] {
     if (status.ok()) status = ConnectChannel(*link, peer_address);
-    if (status.ok()) return FinishLane(*link, lane_status);
-    link->set_lane(nullptr);
+    if (status.ok()) return FinishPeerLink(*link, peer_link_status);
+    link->set_peer_link(nullptr);
     link->set_channel(nullptr);
   });
   WINNOW_RETURN_IF_ERROR(status);
@@ -121,40 +121,41 @@ absl::StatusOr<std::shared_ptr<CacheLink>> LinkTable::Connect(const v1::Identity
   return link;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeLane>> LinkTable::NewLane(const v1::Identity& cache_rank, const KvShard& shard) {
-  if (options_.new_lane == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
+absl::StatusOr<std::unique_ptr<PeerStepLink>> LinkTable::NewPeerLink(const v1::Identity& cache_rank,
+                                                                     const KvShard& shard) {
+  if (options_.new_peer_link == nullptr) return absl::FailedPreconditionError("frames alone were asked for");
   if (transport_.data_plane_mode() == DataPlaneMode::kEncrypted) {
     return absl::FailedPreconditionError("--data-plane=encrypted: what GPUs store into each other cannot be encrypted");
   }
   {
     std::lock_guard lock(mutex_);
-    if (lanes_distrusted_.contains(cache_rank.incarnation())) {
-      return absl::FailedPreconditionError("an earlier lane to this cache rank has failed");
+    if (distrusted_peers_.contains(cache_rank.incarnation())) {
+      return absl::FailedPreconditionError("an earlier peer link to this cache rank has failed");
     }
   }
-  return options_.new_lane(shard);
+  return options_.new_peer_link(shard);
 }
 
-void LinkTable::FinishLane(CacheLink& link, const absl::Status& offered) {
+void LinkTable::FinishPeerLink(CacheLink& link, const absl::Status& offered) {
   absl::Status status = offered;
   if (status.ok()) {
-    const v1::LaneAnswer& answer = link.lane_answer();
+    const v1::PeerAnswer& answer = link.peer_link_answer();
     status = answer.address().empty()
-                 ? absl::FailedPreconditionError(answer.refusal().empty() ? "the cache rank knows no lanes"
+                 ? absl::FailedPreconditionError(answer.refusal().empty() ? "the cache rank knows no peer links"
                                                                           : answer.refusal())
-                 : link.lane()->Connect(answer.address());
+                 : link.peer_link()->Connect(answer.address());
   }
-  if (!status.ok()) link.set_lane(nullptr);
-  if (options_.on_lane) options_.on_lane(link, status);
+  if (!status.ok()) link.set_peer_link(nullptr);
+  if (options_.on_peer_link) options_.on_peer_link(link, status);
 }
 
-void LinkTable::DistrustLane(const CacheLink& link, const absl::Status& why) {
+void LinkTable::DistrustPeer(const CacheLink& link, const absl::Status& why) {
   {
     std::lock_guard lock(mutex_);
-    lanes_distrusted_.insert(link.peer().incarnation());
+    distrusted_peers_.insert(link.peer().incarnation());
   }
-  if (options_.on_lane)
-    options_.on_lane(link, absl::UnavailableError(absl::StrCat("the lane has failed: ", why.message())));
+  if (options_.on_peer_link)
+    options_.on_peer_link(link, absl::UnavailableError(absl::StrCat("the peer link has failed: ", why.message())));
 }
 
 CacheLink* LinkTable::Find(const Channel& channel) {

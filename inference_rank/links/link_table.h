@@ -26,18 +26,18 @@ class LinkTable {
     v1::Fingerprint fingerprint;
     Credentials credentials = {};
     std::chrono::milliseconds connect_timeout{5000};
-    // Engine thread: this rank's end of a lane for that part of sequences, to be offered with every link; null: none is
-    // offered.
-    std::function<absl::StatusOr<std::unique_ptr<DecodeLane>>(const KvShard&)> new_lane = nullptr;
-    // Engine thread: a link was made, and whether it has a lane, or why not; later, why the lane has failed.
-    std::function<void(const CacheLink& link, const absl::Status& lane)> on_lane = nullptr;
+    // Engine thread: this rank's end of a peer link for that part of sequences, to be offered with every link; null:
+    // none is offered.
+    std::function<absl::StatusOr<std::unique_ptr<PeerStepLink>>(const KvShard&)> new_peer_link = nullptr;
+    // Engine thread: a link was made, and whether it has a peer link, or why not; later, why the peer link has failed.
+    std::function<void(const CacheLink& link, const absl::Status& peer_link)> on_peer_link = nullptr;
   };
   // Runs a function on the engine thread and waits for it; false when the engine has stopped.
   using RunOnEngine = std::function<bool(std::function<void()>)>;
 
   LinkTable(Options options, Transport& transport, RunOnEngine run_on_engine, std::function<void()> wake_engine);
 
-  // For a sequence of which the cache rank has `shard`: the link's lane carries that of the first one.
+  // For a sequence of which the cache rank has `shard`: its peer link carries that of the first one.
   absl::StatusOr<std::shared_ptr<CacheLink>> Get(const v1::Identity& cache_rank, const KvShard& shard);
 
   // Those that have not ended. Any thread: the table keeps them until nobody else does.
@@ -47,8 +47,8 @@ class LinkTable {
   // Engine thread: calls `visit` for each link that has died, then forgets it; it is destroyed once no sequence holds
   // it.
   void ReapDead(const std::function<void(CacheLink&)>& visit);
-  // Engine thread: links to this cache rank go without a lane from now on.
-  void DistrustLane(const CacheLink& link, const absl::Status& why);
+  // Engine thread: links to this cache rank go without a peer link from now on.
+  void DistrustPeer(const CacheLink& link, const absl::Status& why);
   uint64_t sent_bytes() const;
   uint64_t received_bytes() const;
   // Engine thread, at the end.
@@ -57,8 +57,8 @@ class LinkTable {
  private:
   absl::StatusOr<std::shared_ptr<CacheLink>> Connect(const v1::Identity& cache_rank, const KvShard& shard);
   // Engine thread.
-  absl::StatusOr<std::unique_ptr<DecodeLane>> NewLane(const v1::Identity& cache_rank, const KvShard& shard);
-  void FinishLane(CacheLink& link, const absl::Status& offered);
+  absl::StatusOr<std::unique_ptr<PeerStepLink>> NewPeerLink(const v1::Identity& cache_rank, const KvShard& shard);
+  void FinishPeerLink(CacheLink& link, const absl::Status& offered);
 
   const Options options_;
   Transport& transport_;
@@ -78,7 +78,7 @@ class LinkTable {
   std::map<Key, std::shared_ptr<CacheLink>> links_;
   std::map<Key, std::shared_ptr<Connecting>> connecting_;
   std::vector<std::shared_ptr<CacheLink>> dead_;
-  std::set<uint64_t> lanes_distrusted_;  // incarnations
+  std::set<uint64_t> distrusted_peers_;  // incarnations
   uint64_t retired_sent_bytes_ = 0;
   uint64_t retired_received_bytes_ = 0;
 };

@@ -297,7 +297,7 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stre
     WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
                                                position - of.indexed_positions, nullptr, stream));
   }
-  of.kind->plan->SeatInPlace(row, *of.sequence, of.spec, of.prompt_tokens, StagingOf(row), stream);
+  of.kind->plan->SetRowInPlace(row, *of.sequence, of.spec, of.prompt_tokens, StagingOf(row), stream);
   of.pages = {};
   return absl::OkStatus();
 }

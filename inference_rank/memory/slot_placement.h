@@ -20,8 +20,8 @@ struct SlotPages {
 // front, because every step reads and writes them.
 //
 // A sequence that selects has staging pages beside them, of each list: rows that were selected are copied there, and
-// are read there as long as they are selected again (DiffParams), so that a step fetches over PCIe what the steps
-// before it have not.
+// are read there as long as they are selected again (AssignSlotsParams), so that a step fetches over PCIe what the
+// steps before it have not.
 struct SlotPlacement {
   uint32_t host_begin = 0, host_end = 0;
   uint32_t staging_pages = 0;  // of each list

@@ -14,11 +14,11 @@ bool Decodes(const Sequence& sequence) {
 
 // What began on another rank has waited there, for longer than is known here, and does not begin at the end again:
 // least of all an answer of which the client has tokens and sees no more. Lower goes first.
-enum class Begun { kAnswerElsewhere, kElsewhere, kHere };
+enum class Begun { kAnswerOnOtherRank, kPromptOnOtherRank, kHere };
 
 Begun BegunOf(const Sequence& sequence) {
   if (sequence.resumes || !(sequence.attach || sequence.repeats)) return Begun::kHere;
-  return sequence.generated.empty() ? Begun::kElsewhere : Begun::kAnswerElsewhere;
+  return sequence.generated.empty() ? Begun::kPromptOnOtherRank : Begun::kAnswerOnOtherRank;
 }
 
 }  // namespace

@@ -111,10 +111,10 @@ struct Sequence {
   std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
   std::optional<WorkingSet> working_set;
-  enum class LaneState { kNone, kWanted, kAsked, kSeated };  // kNone: it goes by frames
-  LaneState lane_state = LaneState::kNone;
-  int seat = -1;         // kAsked and kSeated
-  size_t seats_due = 0;  // kAsked: cache ranks that have not said that it has the seat
+  enum class PeerState { kNone, kWanted, kAsked, kInBatch };  // kNone: it goes by frames
+  PeerState peer_state = PeerState::kNone;
+  int batch_row = -1;          // kAsked and kInBatch
+  size_t row_answers_due = 0;  // kAsked: cache ranks that have not said that it has the batch row
   // StepLoop's: its row of the batch, -1 while it has none, and in how many steps under way it takes part.
   int step_row = -1;
   uint32_t steps_under_way = 0;
@@ -146,7 +146,7 @@ struct Sequence {
 
   // Statistics.
   MassSummary mass;                       // of what was attended, corrections included
-  MassSummary mass_before;                // the same without corrections; sequences that wait for verdicts only
+  MassSummary mass_before;                // the same without corrections; sequences that wait for verifications only
   bool mass_is_bound = false;             // some of `mass` are lower bounds
   uint64_t missed_top_k_corrections = 0;  // (position, layer, kv head) corrected so
   uint64_t widened_corrections = 0;
@@ -170,9 +170,9 @@ struct Sequence {
   const ShardLink* FindShard(const CacheLink& link) const { return const_cast<Sequence*>(this)->FindShard(link); }
   // That of the first shard, or null.
   CacheLink* first_link() const { return shards.empty() ? nullptr : shards.front().link.get(); }
-  // The lanes that it has or wants a seat on; null while lane_state is kNone.
-  LaneTeam* lane_team() const {
-    return lane_state == LaneState::kNone ? nullptr : shards.front().link->lane_team().get();
+  // The group that it has or wants batch rows of; null while peer_state is kNone.
+  PeerStepGroup* peer_group() const {
+    return peer_state == PeerState::kNone ? nullptr : shards.front().link->peer_group().get();
   }
   bool is_attached() const { return !shards.empty() && shards.front().attach_epoch != 0; }
   // Of fast memory on its cache ranks.
@@ -203,7 +203,7 @@ struct Sequence {
   bool ready_to_decode() const {
     if (held()) return false;
     if (selects_in_place()) return true;
-    if (lane_state == LaneState::kWanted || lane_state == LaneState::kAsked) return false;
+    if (peer_state == PeerState::kWanted || peer_state == PeerState::kAsked) return false;
     const uint32_t recent_start = RecentStart(next_position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
     return recent_start <= spec.sink_tokens || recent_start <= watermark;
   }

@@ -82,9 +82,10 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   };
   LinkTable::Options link_options{
       .identity = identity, .fingerprint = rank->fingerprint_, .credentials = options.credentials};
-  if (options.offers_lanes) link_options.new_lane = [&backend](const KvShard& shard) { return backend.NewLane(shard); };
-  link_options.on_lane = [rank = rank.get()](const CacheLink& link, const absl::Status& lane) {
-    if (rank->options_.on_lane) rank->options_.on_lane(link.peer().rank(), lane);
+  if (options.offers_peer_links)
+    link_options.new_peer_link = [&backend](const KvShard& shard) { return backend.NewPeerLink(shard); };
+  link_options.on_peer_link = [rank = rank.get()](const CacheLink& link, const absl::Status& peer_link) {
+    if (rank->options_.on_peer_link) rank->options_.on_peer_link(link.peer().rank(), peer_link);
   };
   rank->engine_ = std::make_unique<Engine>(std::move(engine_options), rank->layout_, backend.forward(),
                                            std::move(slots), std::move(transport), link_options, *rank->metrics_);

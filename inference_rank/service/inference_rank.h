@@ -57,12 +57,12 @@ struct InferenceRankOptions {
   // engine thread, with what a post-mortem needs.
   std::function<void(const absl::Status& why, const std::string& dump)> on_device_failure = nullptr;
   // Decode steps may run between this rank's GPU and cache ranks', where those can reach each other.
-  bool offers_lanes = false;
+  bool offers_peer_links = false;
   // As in BackendOptions.
   std::optional<bool> selects_in_place = std::nullopt;
-  // A link to that cache rank was made, and has a lane, or why not; UNAVAILABLE when a lane has failed. On the engine
-  // thread.
-  std::function<void(const std::string& cache_rank, const absl::Status& lane)> on_lane = nullptr;
+  // A link to that cache rank was made, and has a peer link, or why not; UNAVAILABLE when a peer link has failed. On
+  // the engine thread.
+  std::function<void(const std::string& cache_rank, const absl::Status& peer_link)> on_peer_link = nullptr;
   SpanSink* spans = nullptr;  // of traced requests; null: none are traced
 };
 

@@ -33,7 +33,7 @@ BackendOptions BackendOptionsFor(const InferenceRankOptions& options, const Rank
                     .prefill_memory_bytes = options.prefill_memory_bytes,
                     .prefill_mode = options.prefill_mode},
           .paces_prompts = options.scheduling.tpot_target.count() > 0,
-          .offers_lanes = options.offers_lanes,
+          .offers_peer_links = options.offers_peer_links,
           .selects_in_place = options.selects_in_place,
           .synthetic_model = model.checkpoint == nullptr ? options.model_dir : std::string(),
           .model_name = options.model_dir};

@@ -53,7 +53,7 @@ DecodeStep::DecodeStep(Transport& transport, const KvLayout& layout, InferenceRa
       waits_(waits),
       sender_(transport, layout, waits),
       rows_sender_(transport, layout, waits),
-      verdicts_(layout) {}
+      verifications_(layout) {}
 
 void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   plan_ = plan;
@@ -62,7 +62,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
   hidden_lookahead_ = 0;
   first_ahead_layer_ = 0;
   waits_for_partials_ = false;
-  verdicts_.Reset();
+  verifications_.Reset();
   step_lookups_ = 0;
   step_streamed_ = 0;
   rows_.clear();
@@ -92,7 +92,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
                      .position = position,
                      .token_id = sequence->token_at(position),
                      .dense_lists = dense_lists};
-    row.judged = WaitsForVerdict(sequence->spec) && sparse;
+    row.verified = WaitsForVerification(sequence->spec) && sparse;
     row.sends_alone = SendsAlone(row, selects, needs_delta);
     for (const ShardLink& shard : sequence->shards) {
       if (row.sends_alone) break;
@@ -103,7 +103,7 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
       part.needs_predictions |= predicts && !projects_there;
       part.needs_hidden |= predicts && projects_there;
     }
-    waits_for_partials_ |= row.judged;
+    waits_for_partials_ |= row.verified;
     rows_.push_back(row);
     token_ids_.push_back(rows_.back().token_id);
     positions_.push_back(position);
@@ -160,7 +160,7 @@ bool DecodeStep::NeedsHidden(int layer) const {
 void DecodeStep::Publish(const DecodeLayerOutput& output) {
   const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(output.layer), plan_,
                           static_cast<uint32_t>(rows_.size()));
-  if (waits_for_partials_) AwaitVerdictsOn(output.layer);
+  if (waits_for_partials_) AwaitVerificationsOn(output.layer);
   KeepRows(output);
   const size_t row_bytes = layout_.row_bytes();
   for (size_t row = 0; row < rows_.size() && !output.rows_are_resident; ++row) {
@@ -186,13 +186,14 @@ absl::Status DecodeStep::WithdrawFailedRows(LinkPlan& part) {
   return absl::OkStatus();
 }
 
-void DecodeStep::AwaitVerdictsOn(int layer) {
-  verdicts_.BeginLayer(layer, rows_.size());
+void DecodeStep::AwaitVerificationsOn(int layer) {
+  verifications_.BeginLayer(layer, rows_.size());
   for (size_t row = 0; row < rows_.size(); ++row) {
-    if (!rows_[row].judged) continue;
+    if (!rows_[row].verified) continue;
     const WorkingSet& set = *rows_[row].sequence->working_set;
     for (int head = 0; head < layout_.num_kv_heads; ++head) {
-      if (set.IsSparse(layout_.list(layer, head), rows_[row].position)) verdicts_.Await(static_cast<int>(row), head);
+      if (set.IsSparse(layout_.list(layer, head), rows_[row].position))
+        verifications_.Await(static_cast<int>(row), head);
     }
   }
 }
@@ -217,9 +218,9 @@ bool DecodeStep::Complete(int layer) const {
   return true;
 }
 
-bool DecodeStep::Judged() const {
+bool DecodeStep::Verified() const {
   for (int row = 0; row < static_cast<int>(rows_.size()); ++row) {
-    if (verdicts_.Misses(row) && Waits(row)) return false;
+    if (verifications_.Misses(row) && Waits(row)) return false;
   }
   return true;
 }
@@ -295,16 +296,16 @@ void DecodeStep::AwaitSlots(int layer, SlotLists& lists) {
 }
 
 std::span<const PartialAttention> DecodeStep::AwaitPartials(int layer) {
-  WINNOW_CHECK(layer == verdicts_.layer());
+  WINNOW_CHECK(layer == verifications_.layer());
   const auto give_up = [&] {
     for (int row = 0; row < static_cast<int>(rows_.size()); ++row) {
-      if (!verdicts_.Misses(row)) continue;
-      Poison(row, absl::DeadlineExceededError(absl::StrCat("no verdict for layer ", layer)));
+      if (!verifications_.Misses(row)) continue;
+      Poison(row, absl::DeadlineExceededError(absl::StrCat("no verification for layer ", layer)));
     }
   };
   WaitUntil(
-      Span::kAwaitVerdict, layer, [&] { return Judged(); }, give_up, metrics_.partial_wait_us);
-  return verdicts_.partials();
+      Span::kAwaitVerification, layer, [&] { return Verified(); }, give_up, metrics_.partial_wait_us);
+  return verifications_.partials();
 }
 
 absl::StatusOr<const LinkPlan*> DecodeStep::PartOf(const CacheLink& link, const wire::FrameHeader& header) {
@@ -322,26 +323,27 @@ absl::Status DecodeStep::OnPartial(const CacheLink& link, const ReceivedFrame& f
   if (part == nullptr) return absl::OkStatus();
   size_t offset = 0;
   for (uint32_t i = 0; i < header.row_count; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const auto verdict, ReadPartialEntry(frame.payload(), verdicts_.state_floats(), &offset));
-    const wire::PartialEntry& entry = verdict.entry;
+    WINNOW_ASSIGN_OR_RETURN(const auto verification,
+                            ReadPartialEntry(frame.payload(), verifications_.state_floats(), &offset));
+    const wire::PartialEntry& entry = verification.entry;
     WINNOW_ASSIGN_OR_RETURN(const int row, part->RowOf(entry.plan_row, header.layer_first, entry.kv_head));
-    WINNOW_RETURN_IF_ERROR(TakeVerdict(row, header.layer_first, verdict));
+    WINNOW_RETURN_IF_ERROR(TakeVerification(row, header.layer_first, verification));
   }
   if (offset != frame.payload().size()) {
     return absl::InvalidArgumentError(
-        absl::StrCat(header.row_count, " verdicts end at byte ", offset, " of ", frame.payload().size()));
+        absl::StrCat(header.row_count, " verifications end at byte ", offset, " of ", frame.payload().size()));
   }
   return absl::OkStatus();
 }
 
-absl::Status DecodeStep::TakeVerdict(int row_index, int layer, const PartialEntryView& verdict) {
+absl::Status DecodeStep::TakeVerification(int row_index, int layer, const PartialEntryView& verification) {
   const FrameStepRow& row = rows_[row_index];
-  if (!row.judged || layer > verdicts_.layer()) {
-    return absl::InvalidArgumentError(absl::StrCat("unexpected verdict on layer ", layer));
+  if (!row.verified || layer > verifications_.layer()) {
+    return absl::InvalidArgumentError(absl::StrCat("unexpected verification on layer ", layer));
   }
   if (!Waits(row_index)) return absl::OkStatus();  // too late: its result is discarded
-  WINNOW_RETURN_IF_ERROR(verdicts_.Take(layer, row_index, verdict));
-  const wire::PartialEntry& entry = verdict.entry;
+  WINNOW_RETURN_IF_ERROR(verifications_.Take(layer, row_index, verification));
+  const wire::PartialEntry& entry = verification.entry;
   Sequence& sequence = *row.sequence;
   if (!std::isnan(entry.mass_before)) {
     sequence.mass_before.Add(entry.mass_before);

@@ -10,7 +10,7 @@
 #include "inference_rank/sequence/sequence.h"
 #include "inference_rank/step/entry_views.h"
 #include "inference_rank/step/frame_writer.h"
-#include "inference_rank/step/layer_verdicts.h"
+#include "inference_rank/step/layer_verifications.h"
 #include "inference_rank/step/link_plan.h"
 #include "inference_rank/step/step_rows_sender.h"
 #include "model/forward.h"
@@ -20,8 +20,8 @@ namespace winnow {
 
 // The KV side of one decode iteration: opens a plan on every cache rank concerned, sends each layer's rows and queries,
 // commits the deltas that come back, tells attention which slots to read, and collects the partial states that correct
-// it where a sequence waits for verdicts. What attends to everything, and leaves no queries behind, has no part in the
-// plan: its K and V go out together after the last layer, so that a cache rank on the same cores is woken once in a
+// it where a sequence waits for verifications. What attends to everything, and leaves no queries behind, has no part in
+// the plan: its K and V go out together after the last layer, so that a cache rank on the same cores is woken once in a
 // step and not in every layer.
 //
 // A failure of one link or sequence poisons only the rows concerned: they go through the rest of the step with sinks
@@ -66,8 +66,8 @@ class DecodeStep final : public DecodeKv {
   // link is not concerned.
   absl::StatusOr<const LinkPlan*> PartOf(const CacheLink& link, const wire::FrameHeader& header);
   absl::Status Commit(int row, int layer, const DeltaEntryView& delta, const std::shared_ptr<const void>& keep);
-  absl::Status TakeVerdict(int row, int layer, const PartialEntryView& verdict);
-  void AwaitVerdictsOn(int layer);
+  absl::Status TakeVerification(int row, int layer, const PartialEntryView& verification);
+  void AwaitVerificationsOn(int layer);
   // The layer that residuals which enter `layer` are sent for.
   int HiddenTarget(int layer) const { return layer + hidden_lookahead_; }
 
@@ -77,7 +77,7 @@ class DecodeStep final : public DecodeKv {
   absl::Status WithdrawFailedRows(LinkPlan& part);
   bool Waits(int row) const;
   bool Complete(int layer) const;
-  bool Judged() const;
+  bool Verified() const;
   // Rows whose link has ended wait no longer; the other links are to be heard of in time.
   void NoteAwaited();
   // Lets go of frames whose rows have been fetched: they hold the window that others wait for. True when none is left.
@@ -112,7 +112,7 @@ class DecodeStep final : public DecodeKv {
                                    // cache ranks
 
   bool waits_for_partials_ = false;
-  LayerVerdicts verdicts_;  // of the layer that was published last; earlier layers have all of theirs
+  LayerVerifications verifications_;  // of the layer that was published last; earlier layers have all of theirs
 };
 
 }  // namespace winnow

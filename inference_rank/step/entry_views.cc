@@ -43,7 +43,7 @@ absl::StatusOr<PartialEntryView> ReadPartialEntry(std::span<const std::byte> pay
   const bool corrected = entry.flags != 0;
   if (!known || corrected != (entry.rows_read > 0)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("verdict with flags ", entry.flags, " and ", entry.rows_read, " rows"));
+        absl::StrCat("verification with flags ", entry.flags, " and ", entry.rows_read, " rows"));
   }
   WINNOW_ASSIGN_OR_RETURN(view.state, reader.Array<float>(corrected ? state_floats : 0, alignof(float)));
   *offset = reader.offset();

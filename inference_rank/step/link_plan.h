@@ -21,7 +21,7 @@ struct FrameStepRow {
   uint32_t position = 0;
   uint32_t token_id = 0;     // its input
   uint32_t dense_lists = 0;  // those that attend everything, of all shards
-  bool judged = false;       // waits for verdicts on its sparse lists
+  bool verified = false;     // waits for verifications on its sparse lists
   bool sends_alone = false;  // its K and V are sent when the step is over, and it has no part in a plan
   bool poisoned = false;     // its result is discarded
 };

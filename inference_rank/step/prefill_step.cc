@@ -19,13 +19,13 @@ void* PrefillStep::PushTo(int layer) {
   uint64_t& push = pushes_[layer % pushes_.size()];
   push = 0;
   if (!sequence_->arena->on_device() || !sequence_->failure.ok()) return nullptr;
-  const absl::StatusOr<PromptSender::Landing> landing = sender_.AwaitLanding(*sequence_, layer, count_);
-  if (!landing.ok()) {
-    sequence_->Fail(landing.status(), /*can_retry=*/true);
+  const absl::StatusOr<PromptSender::StagingPlace> staging = sender_.AwaitStagingPlace(*sequence_, layer, count_);
+  if (!staging.ok()) {
+    sequence_->Fail(staging.status(), /*can_retry=*/true);
     return nullptr;
   }
-  push = landing->push;
-  return landing->place;
+  push = staging->push;
+  return staging->place;
 }
 
 int PrefillStep::QueriesWanted(int num_tokens) const {
@@ -44,7 +44,7 @@ PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const 
   // Queries first: once the rows are acknowledged another rank may attach, for which the queries must be there.
   if (sequence_->failure.ok()) posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);
   if (push != 0) {
-    posted.Update(sender_.SendLanded(*sequence_, push, layer, first_, count_));  // of a failed sequence, too
+    posted.Update(sender_.SendStaged(*sequence_, push, layer, first_, count_));  // of a failed sequence, too
   } else if (sequence_->failure.ok() && posted.ok()) {
     const HostRows rows =
         arena.on_device() ? RowsByHead(layout_, kv_rows, count_) : RowsOfArena(layout_, arena, layer, first_);

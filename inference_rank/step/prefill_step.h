@@ -12,7 +12,7 @@
 namespace winnow {
 
 // The KV side of prefill chunks: keeps the prompt's rows in the sequence's arena and sends them to its cache rank layer
-// by layer: in frames or, where the link has a lane, pushed from GPU to GPU. A failure sets Sequence::failure; the
+// by layer: in frames or, where the link has a peer link, pushed from GPU to GPU. A failure sets Sequence::failure; the
 // chunk still runs to its end. Engine thread.
 class PrefillStep final : public PrefillKv {
  public:

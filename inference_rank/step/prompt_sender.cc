@@ -60,18 +60,19 @@ absl::Status PromptSender::SendRowsOf(const ShardLink& shard, uint64_t sequence_
   return absl::OkStatus();
 }
 
-absl::StatusOr<PromptSender::Landing> PromptSender::AwaitLanding(const Sequence& sequence, int layer, uint32_t count) {
-  if (sequence.shards.size() != 1) return Landing();  // a lane takes rows of the whole model
+absl::StatusOr<PromptSender::StagingPlace> PromptSender::AwaitStagingPlace(const Sequence& sequence, int layer,
+                                                                           uint32_t count) {
+  if (sequence.shards.size() != 1) return StagingPlace();  // a peer link takes rows of the whole model
   CacheLink& link = *sequence.shards.front().link;
-  const DecodeLane* const lane = link.lane();
-  if (lane == nullptr || count > lane->landing_tokens()) return Landing();
+  const PeerStepLink* const peer_link = link.peer_link();
+  if (peer_link == nullptr || count > peer_link->staging_tokens()) return StagingPlace();
   const TimelineSpan span(metrics_.timeline, Span::kAwaitRoom, static_cast<uint16_t>(layer), 0, 1);
   const auto give_up = std::chrono::steady_clock::now() + waits_.timeout;
   while (true) {
     WINNOW_RETURN_IF_ERROR(link.channel()->failed());
     if (!link.alive()) return absl::UnavailableError(absl::StrCat("cache rank ", link.peer().rank(), " is gone"));
-    const std::optional<uint64_t> push = link.landings().Take(lane->landing_places());
-    if (push.has_value()) return Landing{*push, lane->Landing(*push)};
+    const std::optional<uint64_t> push = link.staging_places().Take(peer_link->staging_places());
+    if (push.has_value()) return StagingPlace{*push, peer_link->StagingPlace(*push)};
     if (std::chrono::steady_clock::now() > give_up) {
       return absl::DeadlineExceededError(absl::StrCat("cache rank ", link.peer().rank(), " takes no rows"));
     }
@@ -80,12 +81,12 @@ absl::StatusOr<PromptSender::Landing> PromptSender::AwaitLanding(const Sequence&
   }
 }
 
-absl::Status PromptSender::SendLanded(const Sequence& sequence, uint64_t push, int layer, uint32_t first,
+absl::Status PromptSender::SendStaged(const Sequence& sequence, uint64_t push, int layer, uint32_t first,
                                       uint32_t count) {
   const ShardLink& shard = sequence.shards.front();
   WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, AwaitBuffer(*shard.link, layer, 0));
   wire::FrameHeader header{};
-  header.type = wire::FrameType::kLanded;
+  header.type = wire::FrameType::kStaged;
   header.plan = push;
   header.sequence_id = sequence.sequence_id;
   header.attach_epoch = shard.attach_epoch;

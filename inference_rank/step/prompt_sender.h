@@ -31,16 +31,16 @@ class PromptSender {
 
   // Rows [first, first + count) of a layer, all kv heads of the model; `rows` begins with position `first`.
   absl::Status SendRows(const Sequence& sequence, const HostRows& rows, int layer, uint32_t first, uint32_t count);
-  // The place of the link's lane that rows of a layer may be pushed to next, and the push's number; waits while all of
-  // them are taken. Null: there is no lane, or its places are too small for `count` rows.
-  struct Landing {
+  // The staging place that rows of a layer may be pushed to next, and the push's number; waits while all of
+  // them are taken. Null: there is no peer link, or its places are too small for `count` rows.
+  struct StagingPlace {
     uint64_t push = 0;
     void* place = nullptr;
   };
-  absl::StatusOr<Landing> AwaitLanding(const Sequence& sequence, int layer, uint32_t count);
-  // Rows [first, first + count) of a layer lie in that place. Every landing is to be told, in order, so that the cache
+  absl::StatusOr<StagingPlace> AwaitStagingPlace(const Sequence& sequence, int layer, uint32_t count);
+  // Rows [first, first + count) of a layer lie in that place. Every push is to be told, in order, so that the cache
   // rank frees its place.
-  absl::Status SendLanded(const Sequence& sequence, uint64_t push, int layer, uint32_t first, uint32_t count);
+  absl::Status SendStaged(const Sequence& sequence, uint64_t push, int layer, uint32_t first, uint32_t count);
   // Of the queries [first, first + count) those that PromptQueries asks for, if any. `q_pre_rope` [count,
   // num_query_heads, head_dim], unrotated, begins with position `first`.
   absl::Status SendQueries(const Sequence& sequence, int layer, uint32_t first, uint32_t count,

@@ -24,7 +24,7 @@ extern "C" __attribute__((visibility("default"))) const CudaTable* winnow_cuda_t
                                   .rows = &kRowKernels,
                                   .selection = &kSelectionKernels,
                                   .step = &kStepKernels,
-                                  .summands = &kSummandKernels,
+                                  .all_reduce = &kAllReduceKernels,
                                   .device_count = DeviceCount,
                                   .why_none = WhyNoDevice,
                                   .open_device = OpenDevice,

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/collective/all_reduce_terms.h"
 #include "kernels/cuda/collective/chunk_sums.h"
 #include "kernels/cuda/collective/nccl_pair.h"
-#include "kernels/cuda/collective/summands.h"
 #include "kernels/cuda/device/device.h"
 #include "kernels/cuda/device/probe.h"
 #include "kernels/cuda/device/row_moves.h"
@@ -48,7 +48,7 @@ struct CudaTable {
   const RowKernels* rows = nullptr;
   const SelectionKernels* selection = nullptr;
   const StepKernels* step = nullptr;
-  const SummandKernels* summands = nullptr;
+  const AllReduceKernels* all_reduce = nullptr;
   int (*device_count)() = nullptr;      // 0 without driver or GPU
   const char* (*why_none)() = nullptr;  // CUDA's words for it
   absl::StatusOr<std::unique_ptr<Device>> (*open_device)(int ordinal) = nullptr;

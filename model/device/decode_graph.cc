@@ -216,13 +216,13 @@ DecodeSum DecodeGraph::SumOf(DecodePart product) const {
   const int64_t stride = static_cast<int64_t>(max_rows()) * config_.hidden_size;
   const int64_t first = product == DecodePart::kDown ? group.num_ranks * stride : 0;
   DecodeSum sum = {.places = {.num_ranks = group.num_ranks},
-                   .summands = group.boxes[group.rank].summands + first,
-                   .summand_stride = stride,
+                   .terms = group.boxes[group.rank].terms + first,
+                   .term_stride = stride,
                    .abort = abort_word(),
                    .error = error_word(),
                    .timeout_us = options_.wait_timeout_us};
   for (int r = 0; r < group.num_ranks; ++r) {
-    sum.places.of_rank[r] = group.boxes[r].summands + first + group.rank * stride;
+    sum.places.of_rank[r] = group.boxes[r].terms + first + group.rank * stride;
   }
   return sum;
 }
@@ -263,25 +263,25 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
   const size_t first_row = static_cast<size_t>(layer) * max_rows(), first_list = first_row * heads;
   RopeOutputs outputs{.positions = state_.positions, .kv_dtype = computed};
   if (converts_rows()) {
-    outputs.kv_mirror = state_.bf16_rows;
+    outputs.kv_copy = state_.bf16_rows;
   } else {
     outputs.kv_destinations = state_.kv_destinations + first_list;
     outputs.slot_scales = slots_.scales();
     outputs.slot_pool = slots_.slot_pool();
   }
   if (options_.row_copies != nullptr) {
-    outputs.kv_mirror = static_cast<std::byte*>(options_.row_copies) + layer * heads * row_bytes;
-    outputs.kv_mirror_stride = static_cast<int64_t>(config_.num_layers * heads * row_bytes);
+    outputs.kv_copy = static_cast<std::byte*>(options_.row_copies) + layer * heads * row_bytes;
+    outputs.kv_copy_stride = static_cast<int64_t>(config_.num_layers * heads * row_bytes);
   }
   const void* bf16_rows = state_.bf16_rows;
   if (options_.row_copies != nullptr && step.exchanges) {
     outputs.q_pre_rope = options_.inbox.queries + first_row * config_.q_features();
   } else if (is_sparse() && options_.row_copies == nullptr) {
     const size_t rows = inbox_.rows + first_list * row_bytes;
-    outputs.mirror_regions = state_.next.inboxes;
+    outputs.copy_regions = state_.next.inboxes;
     outputs.q_pre_rope = reinterpret_cast<float*>(inbox_.queries + first_row * config_.q_features() * sizeof(float));
     // Rows of int8 are read in their slots.
-    if (computed == Dtype::kBf16) outputs.kv_mirror = reinterpret_cast<void*>(rows);
+    if (computed == Dtype::kBf16) outputs.kv_copy = reinterpret_cast<void*>(rows);
     bf16_rows = static_cast<const std::byte*>(options_.inbox.region()) + rows;  // where they are converted: of one
   }
   layers_.Rope(stream, kDecode, layer, num_rows, outputs);
@@ -303,10 +303,10 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, const StepShape& 
     step.variant.cache->OnRows(layer);
     return;
   }
-  table_.step->meet(stream, MeetOf(layer));
+  table_.step->signal_and_wait(stream, RemoteFlagsOf(layer));
 }
 
-cuda::MeetParams DecodeGraph::MeetOf(int layer) const {
+cuda::RemoteFlagsParams DecodeGraph::RemoteFlagsOf(int layer) const {
   return {.peers = state_.next.peers,
           .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
           .layer = layer,
@@ -332,7 +332,7 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                           .digests = slots_.inbox().digests + 2 * lists});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool meets) {
+void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool waits) {
   const DecodeSlotShape& shape = slots_.shape();
   DecodeKvView kv{.slot_pool = slots_.slot_pool(),
                   .dtype = shape.layout.dtype,
@@ -347,8 +347,8 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, 
     kv.index_budgets = state_.index_budgets;
     kv.positions = state_.positions;
   }
-  if (meets) {
-    kv.meet = MeetOf(layer);
+  if (waits) {
+    kv.remote_flags = RemoteFlagsOf(layer);
     if (layer < step.variant.hidden_layers) kv.sends = HiddenOf(layer, step.num_rows);
   }
   layers_.Attend(stream, layer, step.num_rows, kv);
@@ -358,8 +358,8 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& 
   const DecodeParts parts = step.parts;
   const int num_rows = step.num_rows;
   const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
-  const bool meets = step.exchanges && meets_in_attention();
-  const bool publishes = step.exchanges && !meets && layer < step.variant.hidden_layers;
+  const bool waits = step.exchanges && waits_in_attention();
+  const bool publishes = step.exchanges && !waits && layer < step.variant.hidden_layers;
   if (publishes) {
     fork_->Record(stream);
     fork_->Hold(side_stream_);
@@ -370,10 +370,10 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& 
   if (parts.Has(DecodePart::kInputNorm) && (layer == 0 || !sums)) layers_.InputNorm(stream, layer, num_rows);
   if (parts.Has(DecodePart::kQkv)) layers_.Qkv(stream, kDecode, layer, num_rows);
   if (parts.Has(DecodePart::kRope)) Rope(stream, layer, step);
-  if (step.exchanges && !meets) ExchangeRows(stream, layer, step);
+  if (step.exchanges && !waits) ExchangeRows(stream, layer, step);
   // The kernel before must not be the one that begins the step, which writes the lists, nor one that awaits rows.
-  const bool settled = (meets || !step.exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
-  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, step, settled, meets);
+  const bool settled = (waits || !step.exchanges) && (layer > 0 || parts.Has(DecodePart::kRope));
+  if (parts.Has(DecodePart::kAttention)) Attend(stream, layer, step, settled, waits);
   // The residual changes below: it must have been read.
   if (publishes) published_->Hold(stream);
   const DecodeSum output_sum = sums ? SumOf(DecodePart::kOutput) : DecodeSum();

@@ -225,11 +225,11 @@ class DecodeGraph {
   void GatherLogits(cuda::Stream stream, int num_rows);
   void Rope(cuda::Stream stream, int layer, const StepShape& step);
   void ExchangeRows(cuda::Stream stream, int layer, const StepShape& step);
-  cuda::MeetParams MeetOf(int layer) const;
-  // Attention meets the cache ranks itself.
-  bool meets_in_attention() const { return is_remote() && !options_.shares_gpu; }
+  cuda::RemoteFlagsParams RemoteFlagsOf(int layer) const;
+  // Attention waits for the cache ranks itself.
+  bool waits_in_attention() const { return is_remote() && !options_.shares_gpu; }
   void DigestRows(cuda::Stream stream, int num_rows);
-  void Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool meets);
+  void Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool waits);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   Dtype kv_dtype() const { return slots_.shape().layout.dtype; }

@@ -213,7 +213,7 @@ void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::De
                                         .y = output.y,
                                         .y_stride = output.stride,
                                         .y_dtype = output.dtype,
-                                        .summand = output.summand,
+                                        .term = output.term,
                                         .scratch = matmul_scratch_,
                                         .spread = output.spread});
 }
@@ -224,31 +224,31 @@ DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const
           .stride = config().hidden_size,
           .dtype = Dtype::kF32,
           .accumulate = !is_partial,
-          .summand = sum == nullptr ? cuda::SummandPlaces() : sum->places};
+          .term = sum == nullptr ? cuda::TermPlaces() : sum->places};
 }
 
-void DeviceLayers::AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
-  table_.summands->add_summands(stream, {.num_ranks = sum.places.num_ranks,
-                                         .summands = sum.summands,
-                                         .summand_stride = sum.summand_stride,
-                                         .x = hidden_,
-                                         .num_rows = num_rows,
-                                         .hidden_size = config().hidden_size,
-                                         .weight = norm_weight,
-                                         .epsilon = config().rms_norm_eps,
-                                         .out = normed_,
-                                         .abort = sum.abort,
-                                         .error = sum.error,
-                                         .timeout_us = sum.timeout_us});
+void DeviceLayers::AddTerms(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
+  table_.all_reduce->add_terms(stream, {.num_ranks = sum.places.num_ranks,
+                                        .terms = sum.terms,
+                                        .term_stride = sum.term_stride,
+                                        .x = hidden_,
+                                        .num_rows = num_rows,
+                                        .hidden_size = config().hidden_size,
+                                        .weight = norm_weight,
+                                        .epsilon = config().rms_norm_eps,
+                                        .out = normed_,
+                                        .abort = sum.abort,
+                                        .error = sum.error,
+                                        .timeout_us = sum.timeout_us});
 }
 
 void DeviceLayers::AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
-  AddSummands(stream, num_rows, sum, weights_->layer(layer).post_attention_norm);
+  AddTerms(stream, num_rows, sum, weights_->layer(layer).post_attention_norm);
 }
 
 void DeviceLayers::AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
   const bool is_last = layer + 1 == config().num_layers;
-  AddSummands(stream, num_rows, sum, is_last ? weights_->final_norm() : weights_->layer(layer + 1).input_norm);
+  AddTerms(stream, num_rows, sum, is_last ? weights_->final_norm() : weights_->layer(layer + 1).input_norm);
 }
 
 void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
@@ -297,9 +297,9 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .kv_destinations = outputs.kv_destinations,
                                            .slot_scales = outputs.slot_scales,
                                            .slot_pool = outputs.slot_pool,
-                                           .kv_mirror = outputs.kv_mirror,
-                                           .kv_mirror_stride = outputs.kv_mirror_stride,
-                                           .mirror_regions = outputs.mirror_regions});
+                                           .kv_copy = outputs.kv_copy,
+                                           .kv_copy_stride = outputs.kv_copy_stride,
+                                           .copy_regions = outputs.copy_regions});
 }
 
 void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const DecodeKvView& kv) {
@@ -314,7 +314,7 @@ void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const De
   params.pages = kv.pages;
   params.selected = kv.selected;
   params.settled = kv.settled;
-  params.meet = kv.meet;
+  params.remote_flags = kv.remote_flags;
   params.sends = kv.sends;
   if (kv.index_budgets != nullptr) {
     SelectRows(stream, num_rows, kv);
@@ -424,7 +424,7 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
   GatedMul(stream, phase, layer, num_rows);
   Down(stream, phase, layer, num_rows, next_sum());
   if (adds_rows) {
-    AddSummands(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
+    AddTerms(stream, num_rows, sum, /*norm_weight=*/nullptr);  // norms of several layers may read it
   } else if (sums != nullptr) {
     sums->AddChunk(stream, num_rows, norms_next ? weights_->layer(layer + 1).input_norm : nullptr);
   }

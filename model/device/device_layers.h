@@ -26,11 +26,11 @@ struct RopeOutputs {
   void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
   float* slot_scales = nullptr;            // as those of cuda::RopeAppendParams, and slot_pool
   const void* slot_pool = nullptr;
-  void* kv_mirror = nullptr;              // [num_rows, num_kv_heads] rows
-  int64_t kv_mirror_stride = 0;           // bytes from row to row; 0: no gaps
-  float* q_pre_rope = nullptr;            // [num_rows, num_query_heads, head_dim]
-  int64_t q_pre_rope_stride = 0;          // floats from row to row; 0: no gaps
-  void* const* mirror_regions = nullptr;  // as those of cuda::RopeAppendParams
+  void* kv_copy = nullptr;              // [num_rows, num_kv_heads] rows
+  int64_t kv_copy_stride = 0;           // bytes from row to row; 0: no gaps
+  float* q_pre_rope = nullptr;          // [num_rows, num_query_heads, head_dim]
+  int64_t q_pre_rope_stride = 0;        // floats from row to row; 0: no gaps
+  void* const* copy_regions = nullptr;  // as those of cuda::RopeAppendParams
 };
 
 // Where attention of decode rows finds K and V.
@@ -42,9 +42,9 @@ struct DecodeKvView {
   int lists_per_kv_head = 1;             // 1, or one for each query head
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
-  uint32_t max_count = 0;      // at most DeviceLayerOptions::max_list_rows
-  bool settled = false;        // as DecodeAttentionParams::settled
-  cuda::MeetParams meet = {};  // as that and `sends` of DecodeAttentionParams
+  uint32_t max_count = 0;                     // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;                       // as DecodeAttentionParams::settled
+  cuda::RemoteFlagsParams remote_flags = {};  // as that and `sends` of DecodeAttentionParams
   cuda::SendRowsParams sends = {};
   // Set: rows attend to what the model's own indexer chooses, so many positions each ([num_rows] device; 0, or no more
   // positions than that: to everything). Lists hold every row by position, and are changed to name the chosen ones.
@@ -71,7 +71,7 @@ struct TokenMasks {
 struct DeviceLayerOptions {
   int max_decode_rows = kMaxGraphRows;
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
-  bool partial_chunks = false;      // of a shard: chunks leave their summands in partial(), too
+  bool partial_chunks = false;      // of a shard: chunks leave their terms in partial(), too
   uint32_t max_list_rows = 131072;  // longest attention list of a decode row
   // Of slots and, where it is kI8, of rows of chunks, which belong to prompts of at most max_prompt_tokens.
   Dtype kv_dtype = Dtype::kBf16;
@@ -79,11 +79,11 @@ struct DeviceLayerOptions {
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };
 
-// A sum over shards in a decode step, as kernels/cuda/collective/summands.h has it.
+// A sum over shards in a decode step, as kernels/cuda/collective/all_reduce_terms.h has it.
 struct DecodeSum {
-  cuda::SummandPlaces places = {};  // where this shard's summand goes
-  float* summands = nullptr;        // with this shard: [shards] x summand_stride
-  int64_t summand_stride = 0;
+  cuda::TermPlaces places = {};  // where this shard's term goes
+  float* terms = nullptr;        // with this shard: [shards] x term_stride
+  int64_t term_stride = 0;
   const uint32_t* abort = nullptr;
   uint32_t* error = nullptr;
   uint32_t timeout_us = 0;
@@ -161,7 +161,7 @@ class DeviceLayers {
   float* logits() const { return logits_; }  // [decode rows, vocab_size]
   // Device memory: the experts that sparse layers have touched so far, added up; null where there are none.
   const uint64_t* touched_experts() const { return experts_->touched(); }
-  // The weights are one part of several: Output and Down write their summand of the residual to a DecodeSum's places
+  // The weights are one part of several: Output and Down write their term of the residual to a DecodeSum's places
   // or, of chunks (only where partial_chunks) and where nothing is added up, to partial(). LmHead fills its part of the
   // logits.
   bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
@@ -187,12 +187,12 @@ class DeviceLayers {
     Dtype dtype;
     bool accumulate;
     bool spread = false;  // DecodeMatmulParams
-    cuda::SummandPlaces summand = {};
+    cuda::TermPlaces term = {};
   };
   void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);
   MatmulOutput ResidualSum(const DecodeSum* sum) const;
-  void AddSummands(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
+  void AddTerms(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
   void Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias = nullptr);
   // Of layers with norms after attention and MLP: hidden() += norm of what the product has left in partial().
   void AddNormed(cuda::Stream stream, const float* weight, int num_rows);

@@ -9,7 +9,7 @@ namespace winnow {
 
 void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows,
                                   const RopeOutputs& outputs) {
-  WINNOW_CHECK(outputs.mirror_regions == nullptr);
+  WINNOW_CHECK(outputs.copy_regions == nullptr);
   const LatentConfig& latent = *config().latent;
   const DeviceLayerWeights& weights = weights_->layer(layer);
   const int64_t projected = qkv_stride();
@@ -49,8 +49,8 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
   append.q_bf16 = decode ? nullptr : q_bf16_;
   append.q_pre_rope = outputs.q_pre_rope;
   append.kv_destinations = outputs.kv_destinations;
-  append.kv_mirror = outputs.kv_mirror;
-  append.kv_mirror_stride = outputs.kv_mirror_stride / static_cast<int64_t>(DtypeBytes(Dtype::kBf16));
+  append.kv_copy = outputs.kv_copy;
+  append.kv_copy_stride = outputs.kv_copy_stride / static_cast<int64_t>(DtypeBytes(Dtype::kBf16));
   WINNOW_CHECK(outputs.q_pre_rope == nullptr || outputs.q_pre_rope_stride == 0 ||
                outputs.q_pre_rope_stride == config().q_features());
   if (const IndexerConfig& indexer = latent.indexer; indexer.num_heads > 0) {

@@ -8,7 +8,7 @@ namespace {
 
 size_t Carve(const ModelConfig& config, int num_ranks, int max_rows, void* region, TensorParallelBox& box) {
   cuda::Arena arena(region);
-  box.summands = arena.TakeArray<float>(2 * static_cast<size_t>(num_ranks) * max_rows * config.hidden_size);
+  box.terms = arena.TakeArray<float>(2 * static_cast<size_t>(num_ranks) * max_rows * config.hidden_size);
   box.logit_flags = arena.TakeArray<uint32_t>(num_ranks);
   return arena.used_bytes();
 }

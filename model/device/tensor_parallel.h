@@ -12,7 +12,7 @@ namespace winnow {
 
 // What one GPU of a tensor-parallel group holds for the others, which map it. Zeroed once.
 struct TensorParallelBox {
-  float* summands = nullptr;        // [2][num_ranks][rows * hidden_size]: of o, and of down
+  float* terms = nullptr;           // [2][num_ranks][rows * hidden_size]: of o, and of down
   uint32_t* logit_flags = nullptr;  // [num_ranks]
   float* logits = nullptr;          // of its layers
 };

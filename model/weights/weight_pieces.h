@@ -8,7 +8,7 @@
 namespace winnow {
 
 // Part `index` of a model that `count` GPUs hold together: q, k, v, gate and up are split by their outputs (whole
-// heads), o and down by their inputs, so that each GPU's o and down give a summand of the residual; lm_head by its
+// heads), o and down by their inputs, so that each GPU's o and down give a term of the residual; lm_head by its
 // outputs where they can be divided. The rest is held whole.
 struct WeightShard {
   int index = 0;

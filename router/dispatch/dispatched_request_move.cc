@@ -21,7 +21,7 @@ void DispatchedRequest::MoveIfToDrain() {
   if (!context_->registry->IsToDrain(KeyOf(route_->inference))) return;
   RouteNeed need = context_->NeedOf(request_);
   need.work = Work::kDecode;
-  need.needs_seat = true;
+  need.needs_free_row = true;
   need.caches = KeysOf(route_->caches);
   need.avoid_inference = KeyOf(route_->inference);
   const absl::StatusOr<Route> route = context_->ChooseRouteFor(need, request_.group);

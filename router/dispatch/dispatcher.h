@@ -70,7 +70,7 @@ struct DispatcherCounters {
 // that it is freed if the request ends in between.
 //
 // A request on a rank that drains goes on on another one as soon as its prompt is computed, if its KV is in reach of
-// one that has a seat free: by an attach, as after a loss, while the first rank goes on until the second one has taken
+// one that has a row free: by an attach, as after a loss, while the first rank goes on until the second one has taken
 // the sequence from it. Whichever brings a token first is heard, so that there is no pause to wait for the second one,
 // and if that fails, the first one goes on.
 //

@@ -33,9 +33,9 @@ uint64_t ForWeight(uint64_t load, const RankRecord& record) {
 }
 
 // No sequence would wait there before this one.
-bool HasSeat(const RankRecord& record, const AssignedCounts& assigned) {
-  const uint32_t seats = record.limits.max_running();
-  return record.load.waiting_sequences() == 0 && (seats == 0 || SequencesOn(record, assigned) < seats);
+bool HasFreeRow(const RankRecord& record, const AssignedCounts& assigned) {
+  const uint32_t batch_rows = record.limits.max_running();
+  return record.load.waiting_sequences() == 0 && (batch_rows == 0 || SequencesOn(record, assigned) < batch_rows);
 }
 
 bool Contains(const Placement& ranks, const RankKey& key) {
@@ -196,7 +196,7 @@ absl::StatusOr<Route> ChooseRoute(const MembershipSnapshot& snapshot, const Assi
   using RoutePreference = std::tuple<bool, bool, int, InferencePreference, std::vector<CachePreference>>;
   RoutePreference best_preference;
   for (const RankRecord* inference : inference_ranks) {
-    if (need.needs_seat && !HasSeat(*inference, assigned)) continue;
+    if (need.needs_free_row && !HasFreeRow(*inference, assigned)) continue;
     RoutePreference preference{false,
                                inference->fails() || Contains(need.failing_inference, KeyOf(inference->identity)),
                                Misplacement(*inference, need),

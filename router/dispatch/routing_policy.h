@@ -43,7 +43,7 @@ struct RouteNeed {
   Placement avoid_caches{};
   Placement failing_inference{};  // attempts of any request fail there: only if there are no others
   // It runs, and goes on where it is unless an inference rank can begin with it at once.
-  bool needs_seat = false;
+  bool needs_free_row = false;
   Placement too_small{};  // have said that they could never hold it: only if there are no others
 };
 

@@ -146,7 +146,7 @@ FakeSequence* FakeRank::Fork(const FakeSequence& source, uint64_t id) {
   owned->selections.clear();
   owned->deltas.clear();
   owned->masses.clear();
-  owned->verdicts.clear();
+  owned->verifications.clear();
   return (sequences_[id] = std::move(owned)).get();
 }
 
@@ -261,14 +261,15 @@ bool FakeRank::DeltasComplete(int layer) const {
   return true;
 }
 
-bool FakeRank::VerdictsComplete(int layer) const {
+bool FakeRank::VerificationsComplete(int layer) const {
   const int heads = cluster_->shape.layout.num_kv_heads;
   for (const FakeSequence* sequence : rows_) {
-    if (!WaitsForVerdict(sequence->spec)) continue;
-    const auto verdicts = sequence->verdicts.find(sequence->next_position);
+    if (!WaitsForVerification(sequence->spec)) continue;
+    const auto verifications = sequence->verifications.find(sequence->next_position);
     for (int head = 0; head < heads; ++head) {
       if (!IsSparse(sequence->spec, layer * heads + head, sequence->next_position, sequence->prompt_tokens)) continue;
-      if (verdicts == sequence->verdicts.end() || verdicts->second.count(layer * heads + head) == 0) return false;
+      if (verifications == sequence->verifications.end() || verifications->second.count(layer * heads + head) == 0)
+        return false;
     }
   }
   return true;
@@ -285,7 +286,8 @@ bool FakeRank::Decode(const std::vector<FakeSequence*>& rows, int layers) {
   const int end = layers < 0 ? cluster_->shape.layout.num_layers : layers;
   for (int layer = 0; layer < end; ++layer) {
     SendLayer(layer);
-    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer) && VerdictsComplete(layer); })) return false;
+    if (!cluster_->PumpUntil(*this, [&] { return DeltasComplete(layer) && VerificationsComplete(layer); }))
+      return false;
   }
   if (layers >= 0) return true;
   const auto stored = [&] {

@@ -39,7 +39,7 @@ class FakeRank {
   void SendPlan(const std::vector<FakeSequence*>& rows);
   void SendLayer(int layer, bool with_queries = true);
   bool DeltasComplete(int layer) const;
-  bool VerdictsComplete(int layer) const;
+  bool VerificationsComplete(int layer) const;
   void FinishPlan();
 
   // Sends a frame whose header is the caller's.
@@ -47,9 +47,9 @@ class FakeRank {
   int Progress() { return transport_->Progress(); }
   Channel& channel() { return *channel_; }
 
-  std::vector<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, current epoch)
-  std::vector<std::pair<uint64_t, uint32_t>> failed;  // (sequence, layer) of kTransferFailed
-  std::vector<std::pair<uint64_t, bool>> seated;      // (sequence, granted)
+  std::vector<std::pair<uint64_t, uint32_t>> fenced;         // (sequence, current epoch)
+  std::vector<std::pair<uint64_t, uint32_t>> failed;         // (sequence, layer) of kTransferFailed
+  std::vector<std::pair<uint64_t, bool>> batch_row_answers;  // (sequence, granted)
   std::map<uint64_t, uint32_t> watermarks;
   std::map<uint64_t, uint64_t> working_set_rows;  // as reported last
   uint64_t fast_rows_bytes = 0;                   // likewise

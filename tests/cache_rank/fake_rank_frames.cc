@@ -35,8 +35,8 @@ void FakeRank::OnFrame(const ReceivedFrame& frame) {
     case wire::FrameType::kFenced:
       fenced.emplace_back(header.sequence_id, header.attach_epoch);
       return;
-    case wire::FrameType::kSeated:
-      seated.emplace_back(header.sequence_id, (header.flags & wire::kSeatGranted) != 0);
+    case wire::FrameType::kBatchRowAnswer:
+      batch_row_answers.emplace_back(header.sequence_id, (header.flags & wire::kBatchRowGranted) != 0);
       return;
     case wire::FrameType::kTransferFailed:
       failed.emplace_back(header.sequence_id, header.layer_first);
@@ -157,28 +157,28 @@ void FakeRank::OnPrefetch(const ReceivedFrame& frame) {
 
 void FakeRank::OnPartial(const ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header();
-  if (header.plan != plan_) return Expect(false, "verdict of another plan");
+  if (header.plan != plan_) return Expect(false, "verification of another plan");
   const KvLayout& layout = cluster_->shape.layout;
   size_t offset = 0;
   const auto read = [&](auto* values, size_t count) {
-    Expect(offset + count * sizeof *values <= frame.payload().size(), "verdicts are cut off");
+    Expect(offset + count * sizeof *values <= frame.payload().size(), "verifications are cut off");
     std::memcpy(values, frame.payload().data() + offset, count * sizeof *values);
     offset += count * sizeof *values;
   };
   for (uint32_t i = 0; i < header.row_count; ++i) {
-    FakeSequence::Verdict verdict;
-    read(&verdict.entry, 1);
-    if (verdict.entry.rows_read > 0) {
-      verdict.o.resize(layout.group_size() * layout.head_dim);
-      verdict.lse.resize(layout.group_size());
-      read(verdict.o.data(), verdict.o.size());
-      read(verdict.lse.data(), verdict.lse.size());
+    FakeSequence::Verification verification;
+    read(&verification.entry, 1);
+    if (verification.entry.rows_read > 0) {
+      verification.o.resize(layout.group_size() * layout.head_dim);
+      verification.lse.resize(layout.group_size());
+      read(verification.o.data(), verification.o.size());
+      read(verification.lse.data(), verification.lse.size());
     }
-    FakeSequence& sequence = *rows_.at(verdict.entry.plan_row);
-    const size_t list = header.layer_first * layout.num_kv_heads + verdict.entry.kv_head;
-    Expect(sequence.verdicts[sequence.next_position].emplace(list, verdict).second, "second verdict");
+    FakeSequence& sequence = *rows_.at(verification.entry.plan_row);
+    const size_t list = header.layer_first * layout.num_kv_heads + verification.entry.kv_head;
+    Expect(sequence.verifications[sequence.next_position].emplace(list, verification).second, "second verification");
   }
-  Expect(offset == frame.payload().size(), "verdicts have a rest");
+  Expect(offset == frame.payload().size(), "verifications have a rest");
 }
 
 void FakeRank::TakeSelection(FakeSequence& sequence, int layer, int head, const PendingSelection& selection) {

@@ -52,16 +52,16 @@ struct FakeSequence {
   uint32_t Pool(size_t list) const { return PoolSlots(spec, list, max_positions, group_size); }
   int lists_per_head() const { return ListsPerKvHead(spec, group_size); }
 
-  // Verdicts by position: [layer * num_kv_heads + head].
-  struct Verdict {
+  // Verifications by position: [layer * num_kv_heads + head].
+  struct Verification {
     wire::PartialEntry entry;
     std::vector<float> o, lse;
-    bool operator==(const Verdict& other) const {
+    bool operator==(const Verification& other) const {
       return entry.flags == other.entry.flags && entry.mass_before == other.entry.mass_before &&
              entry.mass_after == other.entry.mass_after && o == other.o && lse == other.lse;
     }
   };
-  std::map<uint32_t, std::map<size_t, Verdict>> verdicts;
+  std::map<uint32_t, std::map<size_t, Verification>> verifications;
 };
 
 }  // namespace winnow::test

@@ -157,9 +157,9 @@ Families OfRegistry() {
 
 std::string MetricReference() {
   const CacheRankSnapshot plain = OneLayer();
-  CacheRankSnapshot with_tiers = plain, with_lanes = plain;
+  CacheRankSnapshot with_tiers = plain, with_peer_links = plain;
   with_tiers.fast_bytes = 1;
-  with_lanes.mirror_device_bytes = 1;
+  with_peer_links.copy_device_bytes = 1;
 
   const Families router = OfRouter();
   Families with_aliases = router;
@@ -173,8 +173,8 @@ std::string MetricReference() {
       Table(Beyond(router, with_aliases)), "\n## Inference rank\n", Table(OfInferenceRank()), "\n## Cache rank\n",
       Table(cache_rank), "\n### With two tiers\n\nWith `--fast-memory`.\n",
       Table(Beyond(cache_rank, OfCacheRank(with_tiers))),
-      "\n### With decode steps from GPU to GPU\n\nWhere the rank has a lane.\n",
-      Table(Beyond(cache_rank, OfCacheRank(with_lanes))));
+      "\n### With decode steps from GPU to GPU\n\nWhere the rank has a peer link.\n",
+      Table(Beyond(cache_rank, OfCacheRank(with_peer_links))));
 }
 
 }  // namespace winnow

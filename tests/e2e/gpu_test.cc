@@ -199,8 +199,8 @@ TEST(Gpu, FastMemoryOfACacheRankChangesNoAnswer) {
       ASSERT_NE(cluster, nullptr) << placement[1];
       const Completion completion = Complete(cluster->http(), request);
       ASSERT_TRUE(completion.ok()) << placement[1] << ": " << completion.error;
-      const double lane_steps = cluster->MetricsOf("inference-0").Value("winnow_lane_steps_total");
-      ASSERT_GT(completion.Stat("streamed_rows") + lane_steps, 0) << placement[1];
+      const double peer_steps = cluster->MetricsOf("inference-0").Value("winnow_peer_steps_total");
+      ASSERT_GT(completion.Stat("streamed_rows") + peer_steps, 0) << placement[1];
       if (one_tier.empty()) {
         one_tier = completion.ids;
       } else {

@@ -59,17 +59,17 @@ TEST_F(Guard, SaysWhichMassesAreBounds) {
   EXPECT_FALSE(is_bound(token));
   EXPECT_EQ(bounds("cache-0"), 0);
   EXPECT_EQ(bounds("inference-0"), 0);
-  // A verdict scores every key, whatever the scorer.
+  // A verification scores every key, whatever the scorer.
   const Json two_stage = "predictor=exact,scorer=two-stage,min_candidate_tokens=0,score_all_below_tokens=0";
-  const Completion judged = Ask({{"selection", two_stage}, {"min_captured_mass", 0.01}});
-  ASSERT_TRUE(judged.ok()) << judged.error;
-  EXPECT_FALSE(is_bound(judged));
+  const Completion verified = Ask({{"selection", two_stage}, {"min_captured_mass", 0.01}});
+  ASSERT_TRUE(verified.ok()) << verified.error;
+  EXPECT_FALSE(is_bound(verified));
   EXPECT_EQ(bounds("cache-0"), 0);
   const Completion bounded = Ask({{"selection", two_stage}});
   ASSERT_TRUE(bounded.ok()) << bounded.error;
   EXPECT_TRUE(is_bound(bounded));
   EXPECT_GT(bounded.Stat("captured_mass_mean"), 0);
-  EXPECT_LT(bounded.Stat("captured_mass_mean"), judged.Stat("captured_mass_mean")) << "of the same selections";
+  EXPECT_LT(bounded.Stat("captured_mass_mean"), verified.Stat("captured_mass_mean")) << "of the same selections";
   EXPECT_GT(bounds("cache-0"), 0);
   EXPECT_EQ(bounds("cache-0"), bounds("inference-0"));
 }

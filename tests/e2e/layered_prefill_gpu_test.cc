@@ -30,8 +30,8 @@ std::ostream& operator<<(std::ostream& out, const Placement& placement) {
 const Placement kPlacements[] = {
     {"Frames", 1, {"--transport=ucx"}},
     {"FramesFromTwoGpus", 2, {"--transport=ucx", "--tensor-parallel=2"}},
-    {"Lane", 1, {"--transport=p2p", "--cache-device=cuda:1"}},
-    {"LanesOfTwoGpus",
+    {"PeerLink", 1, {"--transport=p2p", "--cache-device=cuda:1"}},
+    {"PeerLinksOfTwoGpus",
      2,
      {"--transport=p2p", "--tensor-parallel=2", "--cache-device=cuda:2", "--cache-ranks=2", "--cache-shards=2"}},
 };
@@ -43,7 +43,7 @@ class LayeredPrefillOnGpus : public testing::TestWithParam<Placement> {
     flags.insert(flags.end(), GetParam().flags.begin(), GetParam().flags.end());
     return StartOrFail(std::move(flags), {{"WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN}});
   }
-  static bool HasLanes() { return GetParam().flags[0] == "--transport=p2p"; }
+  static bool HasPeerLinks() { return GetParam().flags[0] == "--transport=p2p"; }
 };
 INSTANTIATE_TEST_SUITE_P(Placements, LayeredPrefillOnGpus, testing::ValuesIn(kPlacements),
                          [](const auto& info) { return std::string(info.param.name); });
@@ -92,8 +92,8 @@ TEST_P(LayeredPrefillOnGpus, AnswersAreThoseOfChunks) {
   EXPECT_EQ(metric("winnow_layered_prompts_total"), 2 * 3 * 3);
   EXPECT_EQ(metric("winnow_layered_kv_peak_bytes"), 2222 * kLayerTokenBytes);
   EXPECT_EQ(metric("winnow_layered_residual_peak_bytes"), GetParam().gpus * 2222 * kResidualBytes);
-  EXPECT_EQ(metric("winnow_lane_steps_total") > 0, HasLanes());
-  EXPECT_EQ(metric("winnow_pushed_prompt_rows_total") > 0, HasLanes() && GetParam().gpus == 1);
+  EXPECT_EQ(metric("winnow_peer_steps_total") > 0, HasPeerLinks());
+  EXPECT_EQ(metric("winnow_pushed_prompt_rows_total") > 0, HasPeerLinks() && GetParam().gpus == 1);
 }
 
 // Pieces of a prompt through one layer, and steps of a stream between them. With a target nobody has to ask for layers.

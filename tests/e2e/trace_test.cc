@@ -104,13 +104,13 @@ TEST_F(Traces, OfDenseAttentionHoldEverything) {
   }
 }
 
-TEST_F(Traces, TellMassesOfEachStepThatIsJudged) {
+TEST_F(Traces, TellMassesOfEachStepThatIsVerified) {
   const Json guard = {{"trace", kParts}, {"min_captured_mass", 0.01}};
   const Completion traced = Complete(cluster_->http(), Request(kPromptTokens, guard));
   Check(traced, kPromptTokens);
   for (const Json& trace : traced.choice["winnow"]["trace"]) {
     ASSERT_TRUE(trace.contains("captured_mass"));
-    EXPECT_EQ(trace["mass_token_index"], trace["token_index"]) << "verdicts come with their step";
+    EXPECT_EQ(trace["mass_token_index"], trace["token_index"]) << "verifications come with their step";
   }
 }
 

@@ -201,8 +201,8 @@ Sequence* TwoRanks::PrefillByLayer(uint64_t id, uint32_t seed, const SelectionSp
 
 std::vector<std::vector<float>> TwoRanks::Decode(const std::vector<Sequence*>& sequences, DecodeKv* kv) {
   decode_step_.Begin(next_plan_++, sequences);
-  const std::span<float> logits =
-      transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), kv == nullptr ? decode_step_ : *kv);
+  const std::span<float> logits = transformer_.DecodeByLayer(decode_step_.token_ids(), decode_step_.positions(),
+                                                             kv == nullptr ? decode_step_ : *kv);
   decode_step_.Finish();
   for (int i = 0; i < 50; ++i) transport_->Wait({}, {});  // the rows are stored before the next plan
   std::vector<std::vector<float>> rows;

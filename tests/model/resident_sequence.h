@@ -39,7 +39,7 @@ class ResidentSequences {
   std::vector<std::vector<float>> Decode(Transformer& transformer, const std::vector<int>& sequences,
                                          const std::vector<uint32_t>& tokens, const std::vector<uint32_t>& positions) {
     Decoding kv(*this, sequences, positions);
-    const std::span<float> logits = transformer.Decode(tokens, positions, kv);
+    const std::span<float> logits = transformer.DecodeByLayer(tokens, positions, kv);
     std::vector<std::vector<float>> rows;
     for (size_t row = 0; row < sequences.size(); ++row) {
       const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(row) * config_.vocab_size;

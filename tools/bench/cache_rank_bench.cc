@@ -115,7 +115,7 @@ BENCHMARK(SelectLayer)
     ->ArgNames({"rows", "mass", "way"})
     ->Unit(benchmark::kMicrosecond);
 
-// Diff of one kv head's selection against a pool of 2 x 2048 rows; a third of the selection changes each time.
+// Slots for one kv head's selection against a pool of 2 x 2048 rows; a third of the selection changes each time.
 void UpdateResidency(benchmark::State& state) {
   HeadResidency residency;
   residency.Reset(16384);

@@ -128,8 +128,8 @@ double EngineAlone::DecodeStepSeconds(uint32_t batch, double seconds) {
     for (uint32_t position = first; position < end; ++position) {
       const auto step = Clock::now();
       kv.Begin(position);
-      transformer_->Decode(std::vector<uint32_t>(batch, MadeUpToken(config_, position)),
-                           std::vector<uint32_t>(batch, position), kv);
+      transformer_->DecodeByLayer(std::vector<uint32_t>(batch, MadeUpToken(config_, position)),
+                                  std::vector<uint32_t>(batch, position), kv);
       steps.push_back(SecondsSince(step));
     }
   }

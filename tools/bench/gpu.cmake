@@ -5,10 +5,10 @@ add_executable(winnow-gpu-check
   gpu/checks/batch_selector_check.cc
   gpu/checks/cache_append_check.cc
   gpu/cache_bench.cc
-  gpu/checks/cache_diff_check.cc
+  gpu/checks/assign_slots_check.cc
   gpu/checks/cache_flag_check.cc
   gpu/checks/cache_gpu.cc
-  gpu/checks/cache_gpu_mirror.cc
+  gpu/checks/cache_gpu_reference.cc
   gpu/checks/cache_host_check.cc
   gpu/checks/cache_move_check.cc
   gpu/checks/cache_peer_check.cc
@@ -41,9 +41,9 @@ add_executable(winnow-gpu-check
   gpu/checks/selection_reference.cc
   gpu/selection_section.cc
   gpu/serving/serve_answers.cc
-  gpu/serving/serve_lanes.cc
+  gpu/serving/serve_peers.cc
   gpu/serving/serve_section.cc
-  gpu/checks/summands_check.cc
+  gpu/checks/all_reduce_check.cc
   gpu/tensor_parallel_section.cc
   gpu/transport_section.cc)
 target_link_libraries(winnow-gpu-check PRIVATE winnow_flags tools_engine cache_rank_device inference_rank kernels kernels_cuda tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)

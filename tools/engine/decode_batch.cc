@@ -100,7 +100,7 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
     options.cache = &side.cache->colocated();
   }
   WINNOW_ASSIGN_OR_RETURN(side.graph, DecodeGraph::Create(*rank.device, *side.layers, *side.slots, options));
-  WINNOW_RETURN_IF_ERROR(SeatRows(*side.graph));
+  WINNOW_RETURN_IF_ERROR(SetRows(*side.graph));
   return side.graph->Prepare(of_.batch);
 }
 
@@ -128,7 +128,7 @@ absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
   return slots.SelectRange(shape.sinks, shape.max_budget, setting_.seed);
 }
 
-absl::Status DecodeBatch::SeatRows(DecodeGraph& graph) {
+absl::Status DecodeBatch::SetRows(DecodeGraph& graph) {
   std::vector<std::optional<DecodeRow>> rows;
   for (int i = 0; i < of_.batch; ++i) {
     // Tokens that are drawn, not the largest: what generates text does that, and no row falls into a loop.
@@ -235,7 +235,7 @@ absl::StatusOr<uint64_t> DecodeBatch::PushedRows() {
 absl::StatusOr<double> DecodeBatch::TimeParts(DecodeParts parts) {
   constexpr int kLaunches = 3, kRepeats = 5;
   DecodeGraph& graph = *sides_[0].graph;
-  WINNOW_RETURN_IF_ERROR(SeatRows(graph));
+  WINNOW_RETURN_IF_ERROR(SetRows(graph));
   WINNOW_ASSIGN_OR_RETURN(const auto captured, graph.Capture(of_.batch, parts));
   std::vector<double> times;
   for (int i = 0; i < kRepeats + 1; ++i) {

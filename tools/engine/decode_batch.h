@@ -81,7 +81,7 @@ class DecodeBatch {
       : table_(table), ranks_(ranks), setting_(setting), of_(of), sides_(ranks.size()) {}
   absl::Status CreateSide(size_t r, TensorParallelGroup& group);
   absl::Status FillSlots(cuda::Device& device, DecodeSlots& slots);
-  absl::Status SeatRows(DecodeGraph& graph);
+  absl::Status SetRows(DecodeGraph& graph);
   absl::Status CheckWaits() const;
 
   const cuda::CudaTable& table_;

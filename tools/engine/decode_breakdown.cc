@@ -57,7 +57,7 @@ absl::Status MeasureCacheParts(GpuCacheSide& cache, const PartFloors& floors, De
   constexpr std::pair<const char*, Kind> kKinds[] = {{"own query", Kind::kQueriesOfOwn},
                                                      {"depth query", Kind::kQueriesFromHidden},
                                                      {"past query", Kind::kQueriesFromPast},
-                                                     {"select+diff", Kind::kSelect},
+                                                     {"select+slots", Kind::kSelect},
                                                      {"push", Kind::kPush},
                                                      {"append", Kind::kAppend}};
   for (const auto& [name, kind] : kKinds) {

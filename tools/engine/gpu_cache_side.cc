@@ -121,7 +121,7 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
     WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
   }
   if (in_place) {
-    plan_->Seat(row, sequence, context, {}, context);
+    plan_->SetRow(row, sequence, context, {}, context);
     return device_.Synchronize(stream_);
   }
   // The pages of each list up to its pool's end.
@@ -135,7 +135,7 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
   }
   WINNOW_RETURN_IF_ERROR(store_->SetPeerPages(sequence, pages, stream_));
   const std::vector<uint32_t> pool_bases(layout.num_lists(), slots.shape().pool_base());
-  plan_->Seat(row, sequence, context, {.slot_pool = slots.slot_pool(), .pool_bases = pool_bases}, context);
+  plan_->SetRow(row, sequence, context, {.slot_pool = slots.slot_pool(), .pool_bases = pool_bases}, context);
   return device_.Synchronize(stream_);
 }
 

@@ -160,19 +160,19 @@ class NcclPath final : public PayloadPath {
     return Receive();
   }
 
-  absl::StatusOr<bool> HasLanded(Block& block) override {
+  absl::StatusOr<bool> HasArrived(Block& block) override {
     WINNOW_RETURN_IF_ERROR(Receive());
     Receiving& first = receiving_.front();
-    if (first.landed == nullptr) return false;
-    WINNOW_ASSIGN_OR_RETURN(const bool landed, first.landed->HasPassed());
+    if (first.arrived == nullptr) return false;
+    WINNOW_ASSIGN_OR_RETURN(const bool arrived, first.arrived->HasPassed());
     // What an aborted communicator leaves is not what was sent.
     WINNOW_RETURN_IF_ERROR(Failure());
-    if (!landed) return false;
-    block.elsewhere = in_.staging->host(first.offset);
+    if (!arrived) return false;
+    block.external = in_.staging->host(first.offset);
     block.memory = in_.staging;
     block.payload_bytes = static_cast<uint32_t>(first.bytes);
     events_.push_back(std::move(first.received));
-    events_.push_back(std::move(first.landed));
+    events_.push_back(std::move(first.arrived));
     receiving_.pop_front();
     --num_posted_;
     return true;
@@ -192,7 +192,7 @@ class NcclPath final : public PayloadPath {
   struct Receiving {
     size_t bytes = 0;
     size_t offset = 0;
-    std::unique_ptr<cuda::Event> received = nullptr, landed = nullptr;  // null: not posted yet
+    std::unique_ptr<cuda::Event> received = nullptr, arrived = nullptr;  // null: not posted yet
   };
 
   std::unique_ptr<cuda::Event> Record(cuda::Stream stream) {
@@ -231,7 +231,7 @@ class NcclPath final : public PayloadPath {
       next.received = Record(in_.stream);
       next.received->Hold(in_.copy_stream);
       device_->CopyAsync(in_.staging->host(*offset), in_.staging->gpu(*offset), next.bytes, in_.copy_stream);
-      next.landed = Record(in_.copy_stream);
+      next.arrived = Record(in_.copy_stream);
       ++num_posted_;
     }
     return absl::OkStatus();

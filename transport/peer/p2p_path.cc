@@ -30,7 +30,7 @@ class P2pPath final : public PayloadPath {
   absl::StatusOr<PayloadRef> Send(std::byte* payload, size_t bytes) override { return shared_->Send(payload, bytes); }
 
   absl::Status Expect(Block& block) override { return shared_->Expect(block); }
-  absl::StatusOr<bool> HasLanded(Block& block) override { return shared_->HasLanded(block); }
+  absl::StatusOr<bool> HasArrived(Block& block) override { return shared_->HasArrived(block); }
 
   absl::Status Progress() override {
     WINNOW_RETURN_IF_ERROR(peer_.status());

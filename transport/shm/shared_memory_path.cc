@@ -205,12 +205,12 @@ class SharedMemoryPath final : public PayloadPath {
         bytes > std::min<uint64_t>(inbox_->mapping().payload_bytes() - offset, wire::kMaxPayloadBytes)) {
       return absl::DataLossError("the peer names a payload outside of its memory");
     }
-    block.elsewhere = inbox_->mapping().payload(offset);
+    block.external = inbox_->mapping().payload(offset);
     block.memory = inbox_;
     block.payload_bytes = static_cast<uint32_t>(bytes);
     return absl::OkStatus();
   }
-  absl::StatusOr<bool> HasLanded(Block&) override { return true; }
+  absl::StatusOr<bool> HasArrived(Block&) override { return true; }
   absl::Status Progress() override { return outbox_->TakeFreed(); }
 
  private:

@@ -52,7 +52,7 @@ void UcxChannel::Pump() {
   while (rounds < kMaxRounds && worker_->Progress()) ++rounds;
   if (paths_.path() != nullptr) NoteError(paths_.path()->Progress());
   if (path_is_open_) SettlePath();
-  Land();
+  TakeArrived();
   if (!link_error_.ok()) {
     if (absl::IsDataLoss(link_error_)) transport_.NoteRefused(/*stray=*/false, link_error_);
     Fail(link_error_);
@@ -80,7 +80,7 @@ BlockPtr UcxChannel::NewBlock(size_t bytes) {
   std::byte* const payload = path != nullptr && path->IsUp().value_or(false) ? path->Allocate(bytes) : nullptr;
   if (payload == nullptr) return pool_->Take(bytes);
   BlockPtr block = pool_->Take(0);
-  block->elsewhere = payload;
+  block->external = payload;
   block->memory = path->memory();
   block->payload_bytes = static_cast<uint32_t>(bytes);
   return block;
@@ -88,7 +88,7 @@ BlockPtr UcxChannel::NewBlock(size_t bytes) {
 
 absl::Status UcxChannel::Send(BlockPtr block) {
   if (block->memory != nullptr) {
-    WINNOW_ASSIGN_OR_RETURN(block->reference, paths_.path()->Send(block->elsewhere, block->payload_bytes));
+    WINNOW_ASSIGN_OR_RETURN(block->reference, paths_.path()->Send(block->external, block->payload_bytes));
     block->memory.reset();
     block->by_reference = true;
   }
@@ -97,7 +97,7 @@ absl::Status UcxChannel::Send(BlockPtr block) {
 
 void UcxChannel::Disconnect() {
   worker_.reset();
-  landing_.clear();
+  arriving_.clear();
   paths_.Drop();
 }
 
@@ -117,18 +117,18 @@ void UcxChannel::Receive(BlockPtr block) {
                                        : absl::DataLossError("a payload is announced on a path that there is not"));
     if (!link_error_.ok()) return;
   }
-  landing_.push_back(std::move(block));
+  arriving_.push_back(std::move(block));
 }
 
-void UcxChannel::Land() {
-  while (!landing_.empty()) {
-    if (landing_.front()->by_reference) {
-      const absl::StatusOr<bool> landed = paths_.path()->HasLanded(*landing_.front());
-      if (!landed.ok()) return NoteError(landed.status());
-      if (!*landed) return;
+void UcxChannel::TakeArrived() {
+  while (!arriving_.empty()) {
+    if (arriving_.front()->by_reference) {
+      const absl::StatusOr<bool> arrived = paths_.path()->HasArrived(*arriving_.front());
+      if (!arrived.ok()) return NoteError(arrived.status());
+      if (!*arrived) return;
     }
-    Arrived(std::move(landing_.front()));
-    landing_.pop_front();
+    Arrived(std::move(arriving_.front()));
+    arriving_.pop_front();
   }
 }
 

@@ -41,7 +41,7 @@ class UcxChannel final : public FramedChannel {
   // for ever.
   void ReturnCredit(bool idle);
   // True while payloads are on their way here, of which no event tells.
-  bool landing() const { return !landing_.empty(); }
+  bool arriving() const { return !arriving_.empty(); }
   // Null after Close or failure.
   UcxWorker* worker() const { return worker_.get(); }
 
@@ -55,7 +55,7 @@ class UcxChannel final : public FramedChannel {
   // A message that has not the size of a frame: of the peer, or, where frames need a key, of anybody.
   void NoteNoFrame(absl::Status why);
   // Hands on what is here whole, in order.
-  void Land();
+  void TakeArrived();
   // Tells which path the channel takes as soon as that is known.
   void SettlePath();
   void NoteError(absl::Status status) {
@@ -67,7 +67,7 @@ class UcxChannel final : public FramedChannel {
   std::unique_ptr<UcxWorker> worker_;
   mutable PathChoice paths_;   // made when the address is asked for
   bool path_is_open_ = false;  // it is not known yet which path there is
-  std::deque<BlockPtr> landing_;
+  std::deque<BlockPtr> arriving_;
   absl::Status link_error_;  // what happened inside the worker's progress, where the worker cannot be destroyed
   const std::shared_ptr<Consumption> consumption_ = std::make_shared<Consumption>();  // of what the peer sent
   uint64_t returned_bytes_ = 0;

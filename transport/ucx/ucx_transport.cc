@@ -124,7 +124,7 @@ class UcxTransport final : public FramedTransport {
     // wrote.
     constexpr std::chrono::nanoseconds kMissedEvent = std::chrono::milliseconds(100);
     constexpr std::chrono::nanoseconds kFullQueue = std::chrono::microseconds(100);
-    constexpr std::chrono::nanoseconds kLanding = std::chrono::microseconds(10);
+    constexpr std::chrono::nanoseconds kArriving = std::chrono::microseconds(10);
     constexpr std::chrono::nanoseconds kBusyQueue = std::chrono::milliseconds(1);
     constexpr int kMaxBusyRounds = 64;
 
@@ -137,7 +137,7 @@ class UcxTransport final : public FramedTransport {
       const absl::StatusOr<bool> armed = channel.worker()->Arm();
       busy |= !armed.ok() || !*armed;
       if (channel.sending()) longest = std::min(longest, kFullQueue);
-      if (channel.landing()) longest = std::min(longest, kLanding);
+      if (channel.arriving()) longest = std::min(longest, kArriving);
       poll_fds_.push_back(pollfd{channel.worker()->event_fd(), POLLIN, 0});
     });
     if (busy) {

@@ -33,10 +33,11 @@ enum class FrameType : uint8_t {
   kAppendRange = 3,    // prefill: rows [num_kv_heads][count] of one sequence and layer from apply_position
                        // on
   kPromptQueries = 4,  // prefill: f32 [count][num_query_heads][head_dim] before RoPE, from apply_position on
-  kSeat = 5,  // asks for seat `row_count` of the lane for a sequence that decodes apply_position next: its slot pages,
-              // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
-  kLanded =
-      6,  // prefill, instead of kAppendRange: push number `plan` of the lane holds the rows, in the cache rank's GPU
+  kBatchRow = 5,  // asks for batch row `row_count` of the peer link for a sequence that decodes apply_position next:
+                  // its slot pages,
+                  // uint32_t [num_lists][pages_per_list], as many as reach the pools' ends
+  kStaged = 6,    // prefill, instead of kAppendRange: push number `plan` of the peer link holds the rows, in the cache
+                  // rank's GPU
   kPrefixQueries = 7,  // prefill: f32 [count][num_query_heads][head_dim] rotated queries of one sequence and layer, of
   // positions from apply_position on; attention over rows [0, flags), whole key tiles, is asked for
   kStepRows = 8,  // rows of steps that needed nothing of the cache rank, outside of plans: StepRowEntry
@@ -45,13 +46,13 @@ enum class FrameType : uint8_t {
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
   kDelta = 16,
-  kWatermark = 17,     // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
-  kRefill = 18,        // after an attach: rows [num_kv_heads][count] of one layer from apply_position on
-  kRefillDone = 19,    // all Refill frames of the sequence have been sent; apply_position = restart position
-  kSeated = 21,        // answers kSeat: the same sequence, epoch and row_count; kSeatGranted in flags, or not
-  kLandingFree = 22,   // pushes up to number `plan` have been taken: their places may be used again
-  kPartial = 20,       // per (plan, layer) of plan rows that wait for verdicts, possibly several frames: PartialEntry +
-                       // its state, repeated
+  kWatermark = 17,       // WatermarkEntry[]; after the last layer of a plan, and as prefill rows arrive
+  kRefill = 18,          // after an attach: rows [num_kv_heads][count] of one layer from apply_position on
+  kRefillDone = 19,      // all Refill frames of the sequence have been sent; apply_position = restart position
+  kBatchRowAnswer = 21,  // answers kBatchRow: the same sequence, epoch and row_count; kBatchRowGranted in flags, or not
+  kStagingFree = 22,     // pushes up to number `plan` have been taken: their places may be used again
+  kPartial = 20,  // per (plan, layer) of plan rows that wait for verifications, possibly several frames: PartialEntry +
+                  // its state, repeated
   kPrefixStates = 23,  // answers kPrefixQueries, whose header fields it repeats: f32
                        // [count][num_query_heads][head_dim + 2], states of prefill attention (kernels/params.h)
   // both ways
@@ -102,15 +103,15 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 96 && std::is_trivially_copyable_v<FrameHeader>);
 
-// FrameHeader::flags of kStepPlan: the plan runs on the lane, between the two GPUs (kernels/cuda/step/exchange.h).
-// Rows, and what is selected for them, travel without frames; PlanRow::flags is the row's seat, apply_position the
-// number of the step, which grows from plan to plan of a link.
-inline constexpr uint32_t kPlanOnLane = 1;
+// FrameHeader::flags of kStepPlan: the plan runs over the peer link, between the two GPUs
+// (kernels/cuda/step/exchange.h). Rows, and what is selected for them, travel without frames; PlanRow::flags is the row
+// of the batch, apply_position the number of the step, which grows from plan to plan of a link.
+inline constexpr uint32_t kPlanByPeer = 1;
 // Of a wait on the inference rank, a backstop: the other host may have much to do before it begins its part. The end of
 // its process ends all waits at once. A cache rank waits longer: what it waits for may wait for another cache rank.
-inline constexpr uint32_t kLaneTimeoutUs = 5'000'000;
-inline constexpr uint32_t kLaneTimeoutOfCacheUs = 2 * kLaneTimeoutUs;
-inline constexpr uint32_t kSeatGranted = 1;  // FrameHeader::flags of kSeated
+inline constexpr uint32_t kPeerTimeoutUs = 5'000'000;
+inline constexpr uint32_t kPeerTimeoutOfCacheUs = 2 * kPeerTimeoutUs;
+inline constexpr uint32_t kBatchRowGranted = 1;  // FrameHeader::flags of kBatchRowAnswer
 
 inline constexpr uint32_t kPlanAttendsEverything = 1;  // every list does: no Delta entries for this row
 inline constexpr uint32_t kPlanTellsPositions = 2;     // Delta entries of this row name the streamed rows' positions
@@ -131,7 +132,7 @@ struct PlanRow {
   uint32_t token_id;          // the row's input token: the journal
   uint32_t pool_slots;        // over all lists of the shard: both sides must have worked out the same
   uint32_t grant_generation;  // of those pool slots
-  uint32_t flags;             // on a lane: the seat
+  uint32_t flags;             // over a peer link: the row of the batch
   // What of the sequence the cache rank holds.
   uint16_t first_kv_head;
   uint16_t num_kv_heads;
@@ -190,15 +191,15 @@ struct LocalRow {
 inline constexpr uint16_t kPartialMissedTopK = 1;  // the state is over rows of the real query's top-k that A lacks
 inline constexpr uint16_t kPartialWidened = 2;     // it is over more rows than those: the top-k held too little mass
 
-// The verdict of the real query on one plan row and kv head, exactly one per (plan row, layer, kv head). After the
-// entry, in entries with kPartialMissedTopK or kPartialWidened, the attention state to be merged after that of A:
+// The verification of one plan row and kv head with the real query, exactly one per (plan row, layer, kv head). After
+// the entry, in entries with kPartialMissedTopK or kPartialWidened, the attention state to be merged after that of A:
 //   float o[group_size][head_dim]
 //   float lse[group_size]          natural log
 struct PartialEntry {
   uint32_t plan_row;
   uint16_t kv_head;
   uint16_t flags;
-  float mass_before;   // captured by A; exact, as verdicts score every key
+  float mass_before;   // captured by A; exact, as verifications score every key
   float mass_after;    // with the rows of the state
   uint32_t rows_read;  // of the state; 0 without one
 };

@@ -21,11 +21,11 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kAppendRange:
     case wire::FrameType::kPromptQueries:
     case wire::FrameType::kPrefixQueries:
-    case wire::FrameType::kSeat:
-    case wire::FrameType::kLanded:
+    case wire::FrameType::kBatchRow:
+    case wire::FrameType::kStaged:
     case wire::FrameType::kStepRows:
-    case wire::FrameType::kLandingFree:
-    case wire::FrameType::kSeated:
+    case wire::FrameType::kStagingFree:
+    case wire::FrameType::kBatchRowAnswer:
     case wire::FrameType::kDelta:
     case wire::FrameType::kPartial:
     case wire::FrameType::kWatermark:

@@ -60,7 +60,7 @@ void DevicePlan::Carve(cuda::Arena& arena) {
   arrays_.targets = arena.TakeArray<cuda::PushTarget>(num_lists());
 }
 
-void DevicePlan::Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens) {
+void DevicePlan::SetRow(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens) {
   WINNOW_CHECK(row >= 0 && row < max_rows_ && store_->is_open(sequence));
   const bool in_place = store_->shape().rows == RowTier::kInPlace;
   WINNOW_CHECK(pools.pool_bases.size() == (in_place ? 0 : layout().num_lists()));
@@ -101,9 +101,9 @@ void DevicePlan::Leave(int row) {
   }
 }
 
-void DevicePlan::SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                             const Staging& staging, cuda::Stream stream) {
-  Seat(row, sequence, 0, {}, prompt_tokens);
+void DevicePlan::SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
+                               const Staging& staging, cuda::Stream stream) {
+  SetRow(row, sequence, 0, {}, prompt_tokens);
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < layout().num_kv_heads; ++head) {
       const uint32_t budget = std::min(HeadBudget(of, layout().list(layer, head)), max_budget_);

@@ -24,7 +24,7 @@ class DevicePlan {
     std::span<const uint32_t> pool_slots = {};  // [num_lists] at most the store's; empty: as many as those
   };
 
-  // `store` outlives the plan. max_rows <= 64. `max_budget`: of rows that are seated with budgets of their own; 0: the
+  // `store` outlives the plan. max_rows <= 64. `max_budget`: of rows that are set with budgets of their own; 0: the
   // specification's.
   static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const cuda::CudaTable* table, cuda::Device* device,
                                                             const DeviceKvStore* store, const SelectionSpec& spec,
@@ -37,7 +37,7 @@ class DevicePlan {
   // The next plan decodes `position` of the sequence in this row. Its rows below that are in the store, its slot pages
   // are set.
   // `prompt_tokens`: where the anchors of kept selections begin.
-  void Seat(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
+  void SetRow(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens = 0);
   // Slots on the same GPU that rows in place are copied to once they are selected, and are read from then; pool_slots
   // 0: rows are read where they lie.
   struct Staging {
@@ -50,8 +50,8 @@ class DevicePlan {
   // For plans that are a part of decode steps, whose rows' positions the steps say (EnqueueBegin): rows in place, with
   // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Enqueued; Upload is not for
   // such plans.
-  void SeatInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens, const Staging& staging,
-                   cuda::Stream stream);
+  void SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
+                     const Staging& staging, cuda::Stream stream);
   void LeaveInPlace(int row, cuda::Stream stream);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).

@@ -228,19 +228,19 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
     (whole_pages ? kernels.select_pages : kernels.select)(stream, SelectParams(bucket, layer));
   }
   if (in_place() && !stages()) return;
-  table_->cache->diff(stream, {.residency = plan_->residency(layer),
-                               .list_positions = in_place() ? plan_->list_positions() : nullptr,
-                               .selected = SelectedIn(layer),
-                               .counts = counts(layer),
-                               .num_lists = NumLists(bucket),
-                               .max_budget = plan_->max_budget(),
-                               .max_pool_slots = store_->shape().pool_slots,
-                               .max_positions = store_->shape().max_positions,
-                               .plan_ptr = plan_->plan(),
-                               .pool_indices = in_place() ? InPlaceIndices(layer) : delta(layer).pool_indices,
-                               .missing = delta(layer).missing,
-                               .missing_indices = delta(layer).missing_indices,
-                               .missing_counts = missing_counts(layer)});
+  table_->cache->assign_slots(stream, {.residency = plan_->residency(layer),
+                                       .list_positions = in_place() ? plan_->list_positions() : nullptr,
+                                       .selected = SelectedIn(layer),
+                                       .counts = counts(layer),
+                                       .num_lists = NumLists(bucket),
+                                       .max_budget = plan_->max_budget(),
+                                       .max_pool_slots = store_->shape().pool_slots,
+                                       .max_positions = store_->shape().max_positions,
+                                       .plan_ptr = plan_->plan(),
+                                       .pool_indices = in_place() ? InPlaceIndices(layer) : delta(layer).pool_indices,
+                                       .missing = delta(layer).missing,
+                                       .missing_indices = delta(layer).missing_indices,
+                                       .missing_counts = missing_counts(layer)});
 }
 
 void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,

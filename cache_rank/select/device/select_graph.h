@@ -38,7 +38,7 @@ class SelectGraph {
                                                              DeviceSelection* selection, const cuda::CacheInbox& inbox,
                                                              const cuda::InferenceInbox& peer, const Options& options);
 
-  // Enqueues the next plan of the rows that are seated. `measures`: captured mass, where positions call for it.
+  // Enqueues the next plan of the rows that are set. `measures`: captured mass, where positions call for it.
   // OUT_OF_RANGE when a sequence is full; nothing is enqueued then.
   absl::Status Launch(cuda::Stream stream, bool measures = false);
 

@@ -16,9 +16,9 @@ namespace winnow {
 // follows a halving, so that a head settles at the size that its masses need.
 //
 // A position's record has effect from two positions later on: Sel(p) depends on masses of positions <= p - 2 alone,
-// also where Sel(p) is made before the query of p - 1 has been judged. Where positions share a selection, it has effect
-// from the next multiple of the reuse interval on, an anchor, so that a position's factor is always that of its
-// selection. The records are kept, so that the state at any earlier position can be had again.
+// also where Sel(p) is made before the query of p - 1 has verified its selection. Where positions share a selection, it
+// has effect from the next multiple of the reuse interval on, an anchor, so that a position's factor is always that of
+// its selection. The records are kept, so that the state at any earlier position can be had again.
 class BudgetGrowth {
  public:
   static constexpr uint32_t kPatience = 4;

@@ -54,7 +54,7 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
   if (spec.reuse_interval != 1 && !units_in_place) return refuse("reuse_interval above 1");
   if (spec.dense_below_tokens > 0 && !in_place) return refuse("dense_below_tokens");
   if (spec.transfer == Transfer::kFull) return refuse("transfer full");
-  if (WaitsForVerdict(spec)) return refuse("min_captured_mass and correction");
+  if (WaitsForVerification(spec)) return refuse("min_captured_mass and correction");
   const auto streams = [](uint32_t budget) { return budget == 0; };
   if (!units_in_place && std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), streams)) {
     return refuse("streaming heads");

@@ -12,7 +12,7 @@ namespace winnow {
 // Where the blocks' rows lie. The index always lies in the GPU's memory.
 enum class RowTier : uint8_t {
   kDevice,
-  kElsewhere,   // only the index is kept: nothing is pushed from here
+  kIndexOnly,   // only the index is kept: nothing is pushed from here
   kPinnedHost,  // pushes gather from DRAM over PCIe; keys that are scored must have a copy then
   kInPlace,     // in the slots of an inference rank on the same GPU, which attends to them there: nothing is pushed
 };

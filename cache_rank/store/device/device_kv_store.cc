@@ -16,13 +16,13 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
     return absl::InvalidArgumentError("rows in a GPU's memory are bf16, or in place int8");
   }
   WINNOW_CHECK(!is_int8 || (slots != nullptr && slot_scales != nullptr && !shape.key_copy));
-  const bool elsewhere = shape.rows == RowTier::kElsewhere || shape.rows == RowTier::kPinnedHost;
-  const bool may_read = !elsewhere && shape.dram_blocks == 0 && (shape.rows == RowTier::kDevice || slots != nullptr);
+  const bool apart = shape.rows == RowTier::kIndexOnly || shape.rows == RowTier::kPinnedHost;
+  const bool may_read = !apart && shape.dram_blocks == 0 && (shape.rows == RowTier::kDevice || slots != nullptr);
   if (!may_read && shape.scores_keys && !shape.key_copy) {
     return absl::InvalidArgumentError(
         "with rows in DRAM, or of few bits, keys are scored from their copy: key_copy must not be none");
   }
-  if (shape.cuboids && (shape.rows == RowTier::kElsewhere || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
+  if (shape.cuboids && (shape.rows == RowTier::kIndexOnly || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
     return absl::InvalidArgumentError("cuboid-means of pages are taken from rows, which are not here");
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));

@@ -10,9 +10,10 @@ void CacheOptions::Declare(Fields& fields) {
       "model", &model,
       "Folder of the model whose KV is held, for selections with projection on the cache rank: norms and query "
       "projections are loaded, and other models are refused. Empty = such selections are refused.");
-  fields.Folder("lane-model", &lane_model,
-                "Folder of the model, or synthetic model, whose query projections the GPU holds for lanes that select "
-                "with queries predicted in depth; empty = --model.");
+  fields.Folder(
+      "peer-model", &peer_model,
+      "Folder of the model, or synthetic model, whose query projections the GPU holds for peer links that select "
+      "with queries predicted in depth; empty = --model.");
   DeclareCompute(fields, &compute);
   fields.Bytes("memory", &memory_bytes,
                "Memory for KV blocks, all sequences together; a request whose context does not fit beside others "
@@ -33,7 +34,7 @@ void CacheOptions::Declare(Fields& fields) {
       },
       [this] { return ToString(device); });
   fields.Bytes("device-memory", &device_memory_bytes,
-               "Memory of the GPU: for the index of keys, and where there are lanes, three quarters for mirrors of "
+               "Memory of the GPU: for the index of keys, and where there are peer links, three quarters for copies of "
                "sequences. 0 = nine tenths of what is free.");
   DeclareDeviceHostMemory(fields, "device-host-memory", &device_host_memory_bytes);
 }
@@ -73,10 +74,11 @@ void DeclareScrub(Fields& fields, int64_t* bytes_per_s) {
 }
 
 void DeclareDeviceHostMemory(Fields& fields, const char* name, int64_t* memory_bytes) {
-  fields.Bytes(name, memory_bytes,
-               "Host memory, pinned, from which a lane pushes rows of sequences whose mirror has no room in the cache "
-               "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
-               "--fast-memory. 0 = none: such sequences go by frames.");
+  fields.Bytes(
+      name, memory_bytes,
+      "Host memory, pinned, from which a peer link pushes rows of sequences whose copy has no room in the cache "
+      "rank's GPU; their keys stay in the GPU's memory. It comes on top of the memory for KV blocks and of "
+      "--fast-memory. 0 = none: such sequences go by frames.");
 }
 
 }  // namespace winnow

@@ -14,7 +14,7 @@ namespace winnow {
 // Memory and threads of a cache rank, alone or hosted.
 struct CacheOptions {
   std::string model;
-  std::string lane_model;
+  std::string peer_model;
   Dtype compute = Dtype::kBf16;
   int64_t memory_bytes = 0;
   int64_t fast_memory_bytes = 0;

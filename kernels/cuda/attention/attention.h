@@ -55,7 +55,7 @@ struct DecodeAttentionParams {
   const float* sinks = nullptr;
   const void* slot_pool = nullptr;  // [num_slots] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;    // kBf16, kF8, kI8, kI4; the last three with kv_scales
-  // With value_is_key rows are bf16, and neither sinks nor meet nor sends are there.
+  // With value_is_key rows are bf16, and neither sinks nor remote_flags nor sends are there.
   RowLayout row = {};
   const void* kv_scales = nullptr;       // [num_slots][2] f32: of K, of V
   const AttentionList* lists = nullptr;  // [num_rows, num_kv_heads]
@@ -64,12 +64,13 @@ struct DecodeAttentionParams {
   // Nothing of `lists`, `pages`, `selected` and the rows that they name was written by the kernel before this one in
   // the stream, but for the last row of each list: they may be read while it still runs.
   bool settled = false;
-  // The launch meets cache ranks itself: `lists`, `selected` and the rows that they name are theirs until the flags of
-  // meet.layer are there, which are looked for while the kernels before still run. meet.flag is raised when those have
-  // ended: at once where flags are missing, else when nothing waits for it. What `sends` names goes before that.
-  // meet.value and what is sent were written before the kernel before. peers null: nothing is awaited; from null:
-  // nothing is sent. Blocks hold their multiprocessors while they wait: nothing that is awaited may need those.
-  MeetParams meet = {};
+  // The launch waits for cache ranks itself: `lists`, `selected` and the rows that they name are theirs until the flags
+  // of remote_flags.layer are there, which are looked for while the kernels before still run. remote_flags.flag is
+  // raised when those have ended: at once where flags are missing, else when nothing waits for it. What `sends` names
+  // goes before that. remote_flags.value and what is sent were written before the kernel before. peers null: nothing is
+  // awaited; from null: nothing is sent. Blocks hold their multiprocessors while they wait: nothing that is awaited may
+  // need those.
+  RemoteFlagsParams remote_flags = {};
   SendRowsParams sends = {};
   uint32_t max_count = 0;          // greatest count of any list this launch may meet: fixes the grid, never the result
   void* out = nullptr;             // [num_rows, num_query_heads, head_dim] out_dtype

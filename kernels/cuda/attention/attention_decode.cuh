@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/attention_units.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/fence_reads.cuh"
-#include "kernels/cuda/rows/meeting.cuh"
+#include "kernels/cuda/rows/remote_flags.cuh"
 
 // Decode attention: a thread block takes units of lists, one after the other. 4 warps stream their rows through
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
@@ -167,21 +167,21 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   if (threadIdx.x == 32) PrefetchToL2(launch.params.pages);
   if (threadIdx.x == 64) PrefetchToL2(launch.params.selected);
   const bool streams = threadIdx.x / 32 >= kWorkWarps;
-  const Meeting meeting(launch.params.meet);
+  const RemoteFlags flags(launch.params.remote_flags);
   const uint32_t block = blockIdx.y * gridDim.x + blockIdx.x;
-  const bool meets_for_all = block == 0 && threadIdx.x / 32 == kWorkWarps;
-  bool tells = meeting.exists() && meets_for_all;
+  const bool waits_for_all = block == 0 && threadIdx.x / 32 == kWorkWarps;
+  bool tells = flags.exists() && waits_for_all;
   if (!streams) {
     if (launch.params.sends.from != nullptr) SendBeside(launch.params.sends, block, gridDim.x * gridDim.y);
     WaitForInputs();
     LetDependentsStart();
   }
-  if (meeting.exists()) {
+  if (flags.exists()) {
     if (threadIdx.x / 32 == kWorkWarps) {
-      if (meets_for_all) {
-        tells = !meeting.AwaitForAll(launch.wait_ended);
+      if (waits_for_all) {
+        tells = !flags.AwaitForAll(launch.wait_ended);
       } else {
-        meeting.AwaitWithOthers(launch.wait_ended);
+        flags.AwaitWithOthers(launch.wait_ended);
       }
       if (threadIdx.x % 32 == 0) Arrive(SharedAddress(&shared.met));
     }
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       __syncwarp();
       WaitForCluster();
       ArriveInCluster();
-      if (tells) meeting.Raise();
+      if (tells) flags.Raise();
       WaitForCluster();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
       for (; turns.HasUnit(); turns.Next()) {
         stream.Send(turns.unit() / launch.max_units, turns.unit() % launch.max_units, [&] { turns.Start(); });
       }
-      if (tells) meeting.Raise();
+      if (tells) flags.Raise();
     } else {
       DecodeBlock<kHeadDim, kDtype, kClustered> block(launch, shared);
       for (; turns.HasUnit(); turns.Next()) block.Run(turns.unit() / launch.max_units, turns.unit() % launch.max_units);

@@ -17,7 +17,7 @@ struct DecodeLaunch {
   uint32_t num_lists;
   uint32_t max_units;       // of a list
   uint32_t* unit_counters;  // [2], of UnitTurns
-  uint32_t* wait_ended;     // of Meeting
+  uint32_t* wait_ended;     // of RemoteFlags
   uint32_t* counters;       // [lists] units that have written their partial result
   float* partials;          // [lists][max_units][kPartialFloats]
 };

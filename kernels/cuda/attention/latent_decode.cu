@@ -236,7 +236,7 @@ size_t LatentScratchBytes(const DecodeAttentionParams& params) {
 }
 
 void LatentDecodeAttention(Stream stream, const DecodeAttentionParams& params) {
-  WINNOW_CHECK(params.kv_dtype == Dtype::kBf16 && params.sinks == nullptr && params.meet.peers == nullptr &&
+  WINNOW_CHECK(params.kv_dtype == Dtype::kBf16 && params.sinks == nullptr && params.remote_flags.peers == nullptr &&
                params.sends.from == nullptr);
   WINNOW_CHECK(params.head_dim % kLatentPiece == 0 && params.head_dim <= kMaxLatentKeyDim);
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows * params.num_kv_heads <= kMostLists);

@@ -50,7 +50,7 @@ class ChunkSum {
   }
 
   // What this block has done is told to its like on the other ranks, and what they have done awaited.
-  __device__ void Meet(int which) const {
+  __device__ void Barrier(int which) const {
     __syncthreads();
     if (threadIdx.x < p_.num_ranks && threadIdx.x != p_.rank) {
       const int peer = threadIdx.x;
@@ -157,9 +157,9 @@ __global__ void __launch_bounds__(kMaxThreads, 1) AddChunk(const __grid_constant
   LetDependentsStart();
   const ChunkSum<kRanks> sum(p);
   if (p.partial != nullptr) sum.SendParts();
-  sum.Meet(0);
+  sum.Barrier(0);
   sum.TakeRows();
-  if (p.weight != nullptr) sum.Meet(1);
+  if (p.weight != nullptr) sum.Barrier(1);
 }
 
 void LaunchAddChunk(Stream stream, const ChunkSumParams& p) {

@@ -65,7 +65,7 @@ __device__ void AppendRow(const LatentAppendParams& p, int64_t row, float positi
   const float* const latent = p.latents + row * p.latents_stride;
   __nv_bfloat16* to[2] = {};
   if (p.kv_destinations != nullptr) to[0] = static_cast<__nv_bfloat16*>(p.kv_destinations[row]);
-  if (p.kv_mirror != nullptr) to[1] = static_cast<__nv_bfloat16*>(p.kv_mirror) + row * p.kv_mirror_stride;
+  if (p.kv_copy != nullptr) to[1] = static_cast<__nv_bfloat16*>(p.kv_copy) + row * p.kv_copy_stride;
   float x[kMost];
   float sum = 0;
 #pragma unroll
@@ -176,7 +176,7 @@ __device__ void AppendIndexKey(const LatentAppendParams& p, int64_t row, float p
   }
   __nv_bfloat16* to[2] = {};
   if (p.kv_destinations != nullptr) to[0] = static_cast<__nv_bfloat16*>(p.kv_destinations[row]);
-  if (p.kv_mirror != nullptr) to[1] = static_cast<__nv_bfloat16*>(p.kv_mirror) + row * p.kv_mirror_stride;
+  if (p.kv_copy != nullptr) to[1] = static_cast<__nv_bfloat16*>(p.kv_copy) + row * p.kv_copy_stride;
   key.Rotate(p, position, [&](int place, float value) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -221,7 +221,7 @@ void Append(Stream stream, const LatentAppendParams& params) {
   const int blocks =
       std::clamp(kEnoughBlocks / params.num_rows, 1, (params.num_heads + params.index.num_heads) / kWarps + 1);
   LatentAppendParams strided = params;
-  if (strided.kv_mirror_stride == 0) strided.kv_mirror_stride = params.shape.key_dim() + params.index.dim;
+  if (strided.kv_copy_stride == 0) strided.kv_copy_stride = params.shape.key_dim() + params.index.dim;
   LaunchDependent(LatentAppendKernel, {.grid = dim3(params.num_rows, blocks), .threads = kWarps * kWarp}, stream,
                   strided);
 }

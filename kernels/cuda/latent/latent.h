@@ -41,7 +41,7 @@ struct IndexAppendParams {
 
 // Takes queries of heads apart: what does not turn as bf16, for the product with the heads' key projections; what turns
 // to its places in q, rotated, and in q_pre_rope. Writes rows: the latent normalised, the turning part rotated, as bf16
-// to kv_destinations[row] (null drops the row), and, where kv_mirror is set, there too.
+// to kv_destinations[row] (null drops the row), and, where kv_copy is set, there too.
 struct LatentAppendParams {
   const float* heads = nullptr;  // [num_rows, heads_stride]: [num_heads, nope_dim + rope_dim]
   int64_t heads_stride = 0;
@@ -64,8 +64,8 @@ struct LatentAppendParams {
   void* q_bf16 = nullptr;
   float* q_pre_rope = nullptr;
   void* const* kv_destinations = nullptr;  // may be null
-  void* kv_mirror = nullptr;               // may be null
-  int64_t kv_mirror_stride = 0;            // elements from row to row; 0: those of a row
+  void* kv_copy = nullptr;                 // may be null
+  int64_t kv_copy_stride = 0;              // elements from row to row; 0: those of a row
   IndexAppendParams index = {};
 };
 

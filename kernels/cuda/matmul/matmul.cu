@@ -61,7 +61,7 @@ void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
   WINNOW_CHECK(params.num_rows >= 1 && params.num_rows <= kMaxDecodeMatmulRows);
   WINNOW_CHECK(HasWholeSteps(weight) && params.x_stride % 8 == 0);
   WINNOW_CHECK(!params.accumulate || params.y_dtype == Dtype::kF32);
-  WINNOW_CHECK(params.summand.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
+  WINNOW_CHECK(params.term.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
   if (weight.dtype == Dtype::kBf16) {
     LaunchDecodeOf<Bf16Form>(stream, params);
   } else if (weight.group_size == 0) {

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "common/base/dtype.h"
-#include "kernels/cuda/collective/summands.h"
+#include "kernels/cuda/collective/all_reduce_terms.h"
 #include "kernels/cuda/device/stream.h"
 
 namespace winnow::cuda {
@@ -52,7 +52,7 @@ struct DecodeMatmulParams {
   void* y = nullptr;        // [num_rows, y_stride] y_dtype
   int64_t y_stride = 0;
   Dtype y_dtype = Dtype::kF32;  // kF32 or kBf16
-  SummandPlaces summand = {};   // with ranks: f32 y goes there instead, and does not accumulate
+  TermPlaces term = {};         // with ranks: f32 y goes there instead, and does not accumulate
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
   // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
   // at once (attention) or leave it no registers (SwiGLU of many rows): otherwise some get two and others none, and so

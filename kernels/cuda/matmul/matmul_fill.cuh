@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collective/summands.h"
+#include "kernels/cuda/collective/all_reduce_terms.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/matmul/matmul_cuts.cuh"
 #include "kernels/cuda/matmul/matmul_forms.cuh"
@@ -30,7 +30,7 @@ struct DecodeMatmulArgs {
   const float* group_scales;  // of a form that has groups
   void* y;
   int64_t y_stride;
-  SummandPlaces summand;
+  TermPlaces term;
   int num_rows;
   int out_features;
   int in_features;

@@ -45,7 +45,7 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   args.group_scales = Form::kHasGroups ? weight.scales : nullptr;
   args.y = params.y;
   args.y_stride = params.y_stride;
-  args.summand = params.summand;
+  args.term = params.term;
   args.num_rows = params.num_rows;
   args.out_features = weight.out_features;
   args.in_features = weight.in_features;

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collective/summands.cuh"
+#include "kernels/cuda/collective/all_reduce_terms.cuh"
 #include "kernels/cuda/matmul/matmul_fill.cuh"
 
 // What becomes of the sums of a tile: they are left for another block, or what others have left is added and the result
@@ -121,8 +121,8 @@ class StripOutput {
     ForEach([&](int i, int column, int j, int64_t at) {
       const float sum = sums.values[i / 2][column][j];
       const float value = args_.scales != nullptr ? __fmul_rn(sum, scale_[i]) : sum;
-      if (args_.summand.num_ranks > 0) {
-        StoreSummand(args_.summand, at, value);
+      if (args_.term.num_ranks > 0) {
+        StoreTerm(args_.term, at, value);
         return;
       }
       if (args_.y_is_bf16) {

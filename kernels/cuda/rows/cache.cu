@@ -2,9 +2,9 @@
 
 #include "common/base/check.h"
 #include "kernels/cuda/rows/append.cuh"
+#include "kernels/cuda/rows/assign_slots.cuh"
 #include "kernels/cuda/rows/bound_int8_rows.cuh"
 #include "kernels/cuda/rows/cache.h"
-#include "kernels/cuda/rows/diff.cuh"
 #include "kernels/cuda/rows/flags.cuh"
 #include "kernels/cuda/rows/gather_rows.cuh"
 #include "kernels/cuda/rows/push_rows.cuh"
@@ -58,20 +58,20 @@ void LaunchAppend(Stream stream, const AppendParams& p) {
 }
 
 template <int kThreads, int kTiles>
-void LaunchDiffOf(Stream stream, const DiffParams& p) {
-  const size_t shared_bytes = DiffSharedBytes(p);
+void LaunchAssignSlotsOf(Stream stream, const AssignSlotsParams& p) {
+  const size_t shared_bytes = AssignSlotsSharedBytes(p);
   WINNOW_CHECK(p.max_positions > 0 && shared_bytes <= 220 * 1024);
-  LaunchDependent(Diff<kThreads, kTiles>,
+  LaunchDependent(AssignSlots<kThreads, kTiles>,
                   {.grid = dim3(p.num_lists), .threads = kThreads, .shared_bytes = shared_bytes}, stream, p);
 }
 
-void LaunchDiff(Stream stream, const DiffParams& p) {
+void LaunchAssignSlots(Stream stream, const AssignSlotsParams& p) {
   if (p.num_lists == 0) return;
-  if (p.max_pool_slots > 8192) return LaunchDiffOf<1024, 0>(stream, p);
-  if (p.max_pool_slots > 4096) return LaunchDiffOf<1024, 2>(stream, p);
+  if (p.max_pool_slots > 8192) return LaunchAssignSlotsOf<1024, 0>(stream, p);
+  if (p.max_pool_slots > 4096) return LaunchAssignSlotsOf<1024, 2>(stream, p);
   // Fewer threads take longer for a list, but two lists then share a multiprocessor.
-  if (p.num_lists > DeviceAttribute(cudaDevAttrMultiProcessorCount)) return LaunchDiffOf<512, 2>(stream, p);
-  LaunchDiffOf<1024, 1>(stream, p);
+  if (p.num_lists > DeviceAttribute(cudaDevAttrMultiProcessorCount)) return LaunchAssignSlotsOf<512, 2>(stream, p);
+  LaunchAssignSlotsOf<1024, 1>(stream, p);
 }
 
 template <int kVectors>
@@ -141,7 +141,7 @@ void LaunchPing(Stream stream, uint32_t* peer_flag, const WaitParams& p, uint32_
 }  // namespace
 
 const CacheKernels kCacheKernels = {.append = LaunchAppend,
-                                    .diff = LaunchDiff,
+                                    .assign_slots = LaunchAssignSlots,
                                     .push = LaunchPush,
                                     .raise = LaunchRaise,
                                     .wait = LaunchWait,

@@ -44,7 +44,7 @@ struct ResidencyList {
 // recently selected (by the distance of plans, which wrap around), ties to the lower index; a row selected by this plan
 // is never one. The residency is updated. A selection larger than its pool is cut to the pool's size. Of a list without
 // a pool, whose rows are read where they lie, the pool indices are the positions, and nothing is missing.
-struct DiffParams {
+struct AssignSlotsParams {
   const ResidencyList* residency = nullptr;  // [num_lists] device; position_of null: read in place, as below
   // [num_lists] a list whose word is kNoPosition misses nothing and is otherwise left alone; null: there is none
   const uint32_t* list_positions = nullptr;
@@ -99,7 +99,7 @@ struct PushParams {
   const uint32_t* missing_counts = nullptr;
   int num_lists = 0;
   uint32_t max_budget = 0;
-  // The selection itself, to a peer's memory: pool_indices and counts as in DiffParams; null: not sent.
+  // The selection itself, to a peer's memory: pool_indices and counts as in AssignSlotsParams; null: not sent.
   const uint32_t* pool_indices = nullptr;
   const uint32_t* counts = nullptr;
   uint32_t* peer_pool_indices = nullptr;  // [num_lists, max_budget]
@@ -115,7 +115,7 @@ struct PushParams {
 
 struct CacheKernels {
   void (*append)(Stream, const AppendParams&);
-  void (*diff)(Stream, const DiffParams&);
+  void (*assign_slots)(Stream, const AssignSlotsParams&);
   void (*push)(Stream, const PushParams&);
   void (*raise)(Stream, const RaiseParams&);
   void (*wait)(Stream, const WaitParams&);

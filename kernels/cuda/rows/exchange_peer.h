@@ -29,7 +29,7 @@ struct SendRowsParams {
 
 // Tells all cache ranks with rows in the step that what this stream has done so far is there for them, and waits for
 // what each of them has to say. A wait that ends without its flag ends alone.
-struct MeetParams {
+struct RemoteFlagsParams {
   const ExchangePeer* peers = nullptr;  // device memory, [kMaxExchangePeers]
   size_t flag = 0;                      // raised, in any of their inboxes
   int layer = 0;                        // whose delta_flags are awaited

@@ -15,9 +15,9 @@ struct MeasuredMass {
 
 // Captured mass of what the rows of a plan attend to in one layer: the share of the softmax of their real queries over
 // rows [0, position] that sinks, the selected rows and the recent window hold, averaged over the group. Rows [0,
-// position] are in the store. What was selected is what the plan's diff has left in the residency, or, where rows are
-// attended to in place, what `selected` names. Measured are lists that select (more rows between `first` and `last`
-// than their budget), at positions that MeasuresMass or, with `staggers`, MeasuresMassOfRow
+// position] are in the store. What was selected is what the plan's assignment of slots has left in the residency, or,
+// where rows are attended to in place, what `selected` names. Measured are lists that select (more rows between `first`
+// and `last` than their budget), at positions that MeasuresMass or, with `staggers`, MeasuresMassOfRow
 // (common/selection/mass_positions.h) names; all others get NaN.
 struct AttendedMassParams {
   const SelectionList* lists = nullptr;  // [num_rows, num_kv_heads]

@@ -50,7 +50,7 @@ struct NormRowsParams {
 
 // Splits qkv into heads, adds biases, normalises q and k per head (Qwen3), rotates both, and writes K and V of row i as
 // one row of kv_dtype (RowLayout) to kv_destinations[i * num_kv_heads + h] (device addresses: a slot, an arena, a
-// peer's mailbox; null drops the row), and, where kv_mirror is set, to kv_mirror [num_rows, num_kv_heads] rows too.
+// peer's mailbox; null drops the row), and, where kv_copy is set, to kv_copy [num_rows, num_kv_heads] rows too.
 // head_dim is a multiple of 4 up to 256, above 128 of 8. Where a part of a head turns, elements of q and k come out in
 // the order of ModelConfig::HeadShape. Codes and scales of int8 have the bits of the CPU backend's, from the same
 // rotated elements.
@@ -79,11 +79,11 @@ struct RopeAppendParams {
   // Null: scales lie behind a row's codes.
   float* slot_scales = nullptr;
   const void* slot_pool = nullptr;
-  void* kv_mirror = nullptr;     // may be null
-  int64_t kv_mirror_stride = 0;  // bytes from row to row; 0: no gaps
-  // [num_rows] device memory that no kernel writes, may be null: q_pre_rope and kv_mirror are then offsets, not 0, into
-  // the region that a row has here. Rows without one are not mirrored.
-  void* const* mirror_regions = nullptr;
+  void* kv_copy = nullptr;     // may be null
+  int64_t kv_copy_stride = 0;  // bytes from row to row; 0: no gaps
+  // [num_rows] device memory that no kernel writes, may be null: q_pre_rope and kv_copy are then offsets, not 0, into
+  // the region that a row has here. Rows without one are not copied.
+  void* const* copy_regions = nullptr;
 };
 
 // out = bf16(activation(gate, up)), gate_up [num_rows, 2 * intermediate_size] f32 or bf16; intermediate_size is a

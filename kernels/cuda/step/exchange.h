@@ -59,7 +59,7 @@ struct CacheInboxOffsets {
 
 // In the inference rank's memory.
 struct InferenceInbox {
-  void* slot_pool = nullptr;  // the rank's slots: pushes land here
+  void* slot_pool = nullptr;  // the rank's slots: pushes go here
   // [num_layers][max_rows][num_kv_heads][lists_per_kv_head]: selected_count is written by the cache rank
   AttentionList* lists = nullptr;
   uint32_t* pool_indices = nullptr;  // [the same][max_budget]
@@ -75,19 +75,20 @@ struct InferenceInbox {
   uint32_t* counts_flag = nullptr;  // one word
 };
 
-// Where prompts' rows land in the cache rank's memory: places that pushes take in turn. Push n = 1, 2, ... lies in
-// place (n - 1) % kLandingPlaces as [num_kv_heads][count][2 * head_dim] bf16 of one layer, count <= kLandingTokens.
-// Frames say what it is, once it is there, and when its place is free again (wire::FrameType::kLanded, kLandingFree).
-inline constexpr int kLandingPlaces = 16;
-inline constexpr uint32_t kLandingTokens = 4096;
-inline size_t LandingPlaceBytes(const KvLayout& layout) {
-  return kLandingTokens * layout.num_kv_heads * layout.row_bytes();
+// Where prompts' rows are staged in the cache rank's memory: places that pushes take in turn. Push n = 1, 2, ... lies
+// in place (n - 1) % kPushStagingPlaces as [num_kv_heads][count][2 * head_dim] bf16 of one layer, count <=
+// kPushStagingTokens. Frames say what it is, once it is there, and when its place is free again
+// (wire::FrameType::kStaged, kStagingFree).
+inline constexpr int kPushStagingPlaces = 16;
+inline constexpr uint32_t kPushStagingTokens = 4096;
+inline size_t PushStagingPlaceBytes(const KvLayout& layout) {
+  return kPushStagingTokens * layout.num_kv_heads * layout.row_bytes();
 }
-inline size_t LandingBytes(const KvLayout& layout) {
-  return kLandingPlaces * LandingPlaceBytes(layout);
+inline size_t PushStagingBytes(const KvLayout& layout) {
+  return kPushStagingPlaces * PushStagingPlaceBytes(layout);
 }
-inline void* LandingPlace(const KvLayout& layout, void* region, uint64_t push) {
-  return static_cast<std::byte*>(region) + (push - 1) % kLandingPlaces * LandingPlaceBytes(layout);
+inline void* PushStagingPlace(const KvLayout& layout, void* region, uint64_t push) {
+  return static_cast<std::byte*>(region) + (push - 1) % kPushStagingPlaces * PushStagingPlaceBytes(layout);
 }
 
 // Regions are one allocation each, arrays aligned to 256 bytes in the order of the members.

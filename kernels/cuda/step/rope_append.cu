@@ -167,8 +167,8 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
   if (p.q_norm_weight != nullptr) q_weight = LoadPart<kPairs>(p.q_norm_weight, from);
   if (p.k_norm_weight != nullptr) k_weight = LoadPart<kPairs>(p.k_norm_weight, from);
   const size_t row = blockIdx.x;
-  const int64_t region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<int64_t>(p.mirror_regions[row]);
-  const bool mirrors = p.mirror_regions == nullptr || region != 0;
+  const int64_t region = p.copy_regions == nullptr ? 0 : reinterpret_cast<int64_t>(p.copy_regions[row]);
+  const bool copies = p.copy_regions == nullptr || region != 0;
   LetDependentsStart();
   WaitForInputs();
 
@@ -204,15 +204,15 @@ __global__ void __launch_bounds__(kWarps* kWarp) RopeAppendKernel(RopeAppendPara
         if (lane == 0) kv.StoreScales(scales);
       };
       if (input.destination != nullptr) store(input.destination, ScalesOf(p, input.destination));
-      if (p.kv_mirror != nullptr && mirrors) {
+      if (p.kv_copy != nullptr && copies) {
         const size_t row_bytes = RowLayout().bytes(p.head_dim, kDtype);
-        auto* const mirror = reinterpret_cast<std::byte*>(reinterpret_cast<int64_t>(p.kv_mirror) + region);
-        std::byte* const out = mirror + row * p.kv_mirror_stride + (head - p.num_query_heads) * row_bytes;
+        auto* const copy = reinterpret_cast<std::byte*>(reinterpret_cast<int64_t>(p.kv_copy) + region);
+        std::byte* const out = copy + row * p.kv_copy_stride + (head - p.num_query_heads) * row_bytes;
         store(out, reinterpret_cast<float*>(out + 2 * p.head_dim));
       }
     } else if (active) {
       const size_t offset = (row * p.num_query_heads + head) * p.head_dim;
-      if (p.q_pre_rope != nullptr && mirrors) {
+      if (p.q_pre_rope != nullptr && copies) {
         auto* const pre_rope = reinterpret_cast<float*>(reinterpret_cast<int64_t>(p.q_pre_rope) + region);
         StorePart(part, pre_rope + row * p.q_pre_rope_stride + head * p.head_dim, at, half);
       }
@@ -241,13 +241,13 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   if (strided.rotary_dim == 0) strided.rotary_dim = params.head_dim;
   WINNOW_CHECK(strided.rotary_dim % (params.head_dim <= 128 ? 4 : 8) == 0 && strided.rotary_dim <= params.head_dim);
   if (strided.q_pre_rope_stride == 0) strided.q_pre_rope_stride = params.num_query_heads * params.head_dim;
-  if (strided.kv_mirror_stride == 0) {
+  if (strided.kv_copy_stride == 0) {
     const size_t row_bytes = RowLayout().bytes(params.head_dim, params.kv_dtype);
-    strided.kv_mirror_stride = static_cast<int64_t>(params.num_kv_heads * row_bytes);
+    strided.kv_copy_stride = static_cast<int64_t>(params.num_kv_heads * row_bytes);
   }
   const bool is_int8 = params.kv_dtype == Dtype::kI8;
   WINNOW_CHECK(is_int8 || params.kv_dtype == Dtype::kBf16);
-  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_mirror_stride % (is_int8 ? 8 : 4) == 0);
+  WINNOW_CHECK(strided.q_pre_rope_stride % 4 == 0 && strided.kv_copy_stride % (is_int8 ? 8 : 4) == 0);
   const auto narrow = is_int8 ? RopeAppendKernel<2, Dtype::kI8> : RopeAppendKernel<2, Dtype::kBf16>;
   const auto wide = is_int8 ? RopeAppendKernel<4, Dtype::kI8> : RopeAppendKernel<4, Dtype::kBf16>;
   LaunchDependent(params.head_dim <= 128 ? narrow : wide, shape, stream, strided);

@@ -46,7 +46,8 @@ struct DigestPlan {
   uint32_t* arrivals = nullptr;
 };
 
-// As the cache rank has them: sinks, the rows that the plan's diff has left in the residency, and the recent window.
+// As the cache rank has them: sinks, the rows that the plan's assignment of slots has left in the residency, and the
+// recent window.
 struct StoredDigestParams {
   DigestPlan plan;
   const SelectionList* lists = nullptr;

@@ -3,7 +3,7 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/flags.cuh"
-#include "kernels/cuda/rows/meeting.cuh"
+#include "kernels/cuda/rows/remote_flags.cuh"
 #include "kernels/cuda/step/step.h"
 
 namespace winnow::cuda {
@@ -122,11 +122,11 @@ __global__ void SendRows(const SendRowsParams p) {
 }
 
 // Nothing else comes to hold multiprocessors while this waits: what it waits for may need them.
-__global__ void Meet(const MeetParams p) {
+__global__ void SignalAndWait(const RemoteFlagsParams p) {
   WaitForInputs();
-  const Meeting meeting(p);
-  meeting.Raise();
-  meeting.Await();
+  const RemoteFlags flags(p);
+  flags.Raise();
+  flags.Await();
 }
 
 __global__ void BeginChunk(const BeginChunkParams p) {
@@ -192,8 +192,8 @@ void LaunchSendRows(Stream stream, const SendRowsParams& p) {
   LaunchDependent(SendRows, {.grid = dim3(blocks), .threads = kThreads}, stream, p);
 }
 
-void LaunchMeet(Stream stream, const MeetParams& p) {
-  LaunchDependent(Meet, {.grid = dim3(1), .threads = 32}, stream, p);
+void LaunchSignalAndWait(Stream stream, const RemoteFlagsParams& p) {
+  LaunchDependent(SignalAndWait, {.grid = dim3(1), .threads = 32}, stream, p);
 }
 
 void LaunchBeginChunk(Stream stream, const BeginChunkParams& p) {
@@ -215,7 +215,7 @@ void LaunchScatterRows(Stream stream, const ScatterRowsParams& p) {
 const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .publish = LaunchPublish,
                                   .send_rows = LaunchSendRows,
-                                  .meet = LaunchMeet,
+                                  .signal_and_wait = LaunchSignalAndWait,
                                   .begin_chunk = LaunchBeginChunk,
                                   .fill_slots = LaunchFillSlots,
                                   .scatter_rows = LaunchScatterRows};

@@ -124,7 +124,7 @@ struct StepKernels {
   void (*begin_step)(Stream, const BeginStepParams&);
   void (*publish)(Stream, const PublishParams&);
   void (*send_rows)(Stream, const SendRowsParams&);
-  void (*meet)(Stream, const MeetParams&);  // first tells, then waits, in one launch
+  void (*signal_and_wait)(Stream, const RemoteFlagsParams&);  // first tells, then waits, in one launch
   void (*begin_chunk)(Stream, const BeginChunkParams&);
   void (*fill_slots)(Stream, const FillSlotsParams&);
   void (*scatter_rows)(Stream, const ScatterRowsParams&);

@@ -7,7 +7,7 @@
 #include "cache_rank/select/host/select_head.h"
 #include "tests/cache_rank/fake_rank.h"
 
-// What selects elsewhere than on the executor is asked for whole batches, and nothing else changes.
+// What does not select on the executor is asked for whole batches, and nothing else changes.
 
 namespace winnow::test {
 namespace {
@@ -58,11 +58,11 @@ class BatchSelectorTest : public testing::TestWithParam<Predictor> {
   static constexpr uint32_t kPrompt = 200;
 
   // Selections of some positions, by position, of a sequence that is served with or without the selector.
-  auto Serve(bool elsewhere, bool measures = false) {
+  auto Serve(bool by_batch, bool measures = false) {
     TestCluster::Options options;
     options.data_plane = TestCluster::SmallDataPlane();
     options.data_plane.selector.measure_captured_mass = measures;
-    if (elsewhere) {
+    if (by_batch) {
       options.data_plane.new_batch_selector =
           [this](const ServedShape& shape) -> absl::StatusOr<std::unique_ptr<BatchSelector>> {
         return std::make_unique<CountingSelector>(shape, &log_);
@@ -80,34 +80,34 @@ class BatchSelectorTest : public testing::TestWithParam<Predictor> {
 };
 
 TEST_P(BatchSelectorTest, SelectsForAllLayersAndPositions) {
-  const auto selections = Serve(/*elsewhere=*/true);
+  const auto selections = Serve(/*by_batch=*/true);
   for (int layer = 0; layer < 3; ++layer) {
     for (uint32_t position = kPrompt; position < kPrompt + 6; ++position) {
       EXPECT_TRUE(log_.selected.contains({layer, position})) << "layer " << layer << " position " << position;
     }
   }
-  EXPECT_EQ(selections, Serve(/*elsewhere=*/false));
+  EXPECT_EQ(selections, Serve(/*by_batch=*/false));
 }
 
 TEST_P(BatchSelectorTest, TheExecutorSelectsForWhatIsNotTaken) {
   log_.takes = false;
-  EXPECT_EQ(Serve(/*elsewhere=*/true), Serve(/*elsewhere=*/false));
+  EXPECT_EQ(Serve(/*by_batch=*/true), Serve(/*by_batch=*/false));
   EXPECT_TRUE(log_.selected.empty());
 }
 
 TEST_P(BatchSelectorTest, TheExecutorTakesOverAfterAFailure) {
   log_.fails = true;
-  EXPECT_EQ(Serve(/*elsewhere=*/true), Serve(/*elsewhere=*/false));
+  EXPECT_EQ(Serve(/*by_batch=*/true), Serve(/*by_batch=*/false));
 }
 
 TEST_P(BatchSelectorTest, MeasuredPositionsAreSelectedForByThePassThatMeasures) {
-  const auto selections = Serve(/*elsewhere=*/true, /*measures=*/true);
-  EXPECT_EQ(selections, Serve(/*elsewhere=*/false, /*measures=*/true));
+  const auto selections = Serve(/*by_batch=*/true, /*measures=*/true);
+  EXPECT_EQ(selections, Serve(/*by_batch=*/false, /*measures=*/true));
   EXPECT_LT(log_.selected.size(), 3u * 6u) << "the first positions of an answer are measured";
 }
 
 TEST_P(BatchSelectorTest, ANewSequenceHasNothingInCommonWithAnOldOneOfItsId) {
-  Serve(/*elsewhere=*/true);
+  Serve(/*by_batch=*/true);
   EXPECT_EQ(log_.forgotten, std::vector<uint64_t>{1});
 }
 

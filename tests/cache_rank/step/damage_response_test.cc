@@ -145,9 +145,9 @@ TEST_F(DamageResponseTest, CorrectionsAreNotMadeOfDamagedRows) {
   spec.correction = Correction::kRemote;
   FakeSequence* victim = rank_->Prefill(1, 5, spec, kPrompt);
   ASSERT_TRUE(rank_->Decode({victim})) << rank_->Errors();
-  const std::map<size_t, FakeSequence::Verdict> sound = victim->verdicts.at(kPrompt);
-  ASSERT_TRUE(
-      std::any_of(sound.begin(), sound.end(), [](const auto& verdict) { return verdict.second.entry.rows_read > 0; }));
+  const std::map<size_t, FakeSequence::Verification> sound = victim->verifications.at(kPrompt);
+  ASSERT_TRUE(std::any_of(sound.begin(), sound.end(),
+                          [](const auto& verification) { return verification.second.entry.rows_read > 0; }));
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < layout().num_kv_heads; ++head) {
       for (uint32_t p = 0; p < kPrompt; ++p) FlipABit(Row(*victim, layer, head, p));
@@ -155,7 +155,8 @@ TEST_F(DamageResponseTest, CorrectionsAreNotMadeOfDamagedRows) {
   }
   EXPECT_FALSE(rank_->Decode({victim}));
   EXPECT_TRUE(IsLost(*victim));
-  for (const auto& [list, verdict] : victim->verdicts[kPrompt + 1]) EXPECT_EQ(verdict.entry.rows_read, 0u);
+  for (const auto& [list, verification] : victim->verifications[kPrompt + 1])
+    EXPECT_EQ(verification.entry.rows_read, 0u);
 }
 
 TEST_F(DamageResponseTest, ASequenceThatIsGivenUpGivesEverythingBack) {

@@ -130,7 +130,7 @@ TEST(SelectionFields, EveryChoiceHasTheMeaningOfItsEnumerator) {
   }
 }
 
-TEST(SelectionFields, Int4KeysAllowNoVerdicts) {
+TEST(SelectionFields, Int4KeysAllowNoVerification) {
   for (const KeyCopy copy : {KeyCopy::kNone, KeyCopy::kInt8, KeyCopy::kInt4}) {
     SelectionSpec spec{.key_copy = copy};
     EXPECT_TRUE(ValidateSelection(spec).ok());

@@ -262,7 +262,7 @@ void FuzzedCacheRank::SendTransferFailed() {
   header.type = wire::FrameType::kTransferFailed;
   header.sequence_id = sequence->id;
   header.attach_epoch = in_.Near(sequence->attach_epoch);
-  header.plan = in_.Near(static_cast<uint32_t>(sequence->seat.plan));
+  header.plan = in_.Near(static_cast<uint32_t>(sequence->planned.plan));
   Deliver(*link, header, {});
 }
 

@@ -122,7 +122,7 @@ class CudaLocalStepTest : public testing::TestWithParam<Dtype> {
     stream.set->Advance(stream.position);
     Kv kv(*this, stream);
     const uint32_t token = stream.newest();
-    const std::span<float> logits = backend_->forward().Decode({&token, 1}, {&stream.position, 1}, kv);
+    const std::span<float> logits = backend_->forward().DecodeByLayer({&token, 1}, {&stream.position, 1}, kv);
     ++stream.position;
     return {logits.begin(), logits.end()};
   }
@@ -266,7 +266,7 @@ class CudaLocalStepTest : public testing::TestWithParam<Dtype> {
   std::vector<float> BySelecting(Stream& stream, const SelectionSpec& spec) {
     SelectingKv kv(*this, stream, spec);
     const uint32_t token = stream.newest();
-    const std::span<float> logits = backend_->forward().Decode({&token, 1}, {&stream.position, 1}, kv);
+    const std::span<float> logits = backend_->forward().DecodeByLayer({&token, 1}, {&stream.position, 1}, kv);
     ++stream.position;
     return {logits.begin(), logits.end()};
   }

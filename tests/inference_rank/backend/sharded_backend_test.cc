@@ -24,7 +24,7 @@ namespace {
 using testing::HasSubstr;
 
 // Sums of f32 are added up in another order, which flips some roundings to bf16 of what enters a matrix, by 2^-8 of one
-// of many summands; logits are of size 1. Heads that are mixed up change them by that much.
+// of many terms; logits are of size 1. Heads that are mixed up change them by that much.
 constexpr float kLogitTolerance = 0.03f;
 
 const TinyModel kModel{.num_layers = 3,
@@ -147,7 +147,7 @@ class Rank {
       sequence->set->Advance(sequence->position);
     }
     StepKv kv(*this, sequences, options);
-    const std::span<float> logits = forward().Decode(tokens, positions, kv);
+    const std::span<float> logits = forward().DecodeByLayer(tokens, positions, kv);
     std::vector<std::vector<float>> rows;
     if (!forward().status().ok()) return rows;
     for (size_t i = 0; i < sequences.size(); ++i, sequences[i - 1]->position++) {

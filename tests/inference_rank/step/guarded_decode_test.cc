@@ -1,4 +1,4 @@
-// Verdicts and corrections through the real decode step and a real cache rank.
+// Verifications and corrections through the real decode step and a real cache rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Predictors, GuardedDecodeTest,
                          testing::Values(Predictor::kExact, Predictor::kLast, Predictor::kTemporal, Predictor::kDepth),
                          [](const auto& info) { return Name(info.param); });
 
-TEST(GuardedDecode, OnlyMassesOfUnjudgedScorersThatSkipKeysAreBounds) {
+TEST(GuardedDecode, OnlyMassesOfUnverifiedScorersThatSkipKeysAreBounds) {
   struct Row {
     Scorer scorer;
     float min_captured_mass;
@@ -275,7 +275,7 @@ TEST(GuardedDecode, OnlyMassesOfUnjudgedScorersThatSkipKeysAreBounds) {
   }
 }
 
-TEST(GuardedDecode, AVerdictThatDoesNotComePoisonsItsRowAlone) {
+TEST(GuardedDecode, AVerificationThatDoesNotComePoisonsItsRowAlone) {
   TwoRanks ranks(kModel, std::chrono::milliseconds(50));
   const SelectionSpec plain = Spec(Predictor::kDepth, 0, Correction::kNone);
   const Logits expected = DecodeAlone(plain);
@@ -293,9 +293,9 @@ TEST(GuardedDecode, AVerdictThatDoesNotComePoisonsItsRowAlone) {
 }
 
 // Frames that no correct cache rank sends, each of which costs it the link.
-class MalformedVerdictTest : public testing::Test {
+class MalformedVerificationTest : public testing::Test {
  protected:
-  MalformedVerdictTest() {
+  MalformedVerificationTest() {
     sequence_ = ranks_.Prefill(1, 5, Spec(Predictor::kDepth, 0.9f, Correction::kNone), kPrompt, kDecodes);
     plain_ = ranks_.Prefill(2, 5, Spec(Predictor::kDepth, 0, Correction::kNone), kPrompt, kDecodes);
     ranks_.decode_step().Begin(7, std::vector<Sequence*>{sequence_, plain_});
@@ -333,7 +333,7 @@ class MalformedVerdictTest : public testing::Test {
   size_t state_bytes_ = 0;
 };
 
-TEST_F(MalformedVerdictTest, IsNamed) {
+TEST_F(MalformedVerificationTest, IsNamed) {
   wire::PartialEntry good{.plan_row = 0, .kv_head = 1, .flags = 0, .mass_before = 1, .mass_after = 1, .rows_read = 0};
   auto with = [&](auto change) {
     wire::PartialEntry entry = good;
@@ -347,17 +347,17 @@ TEST_F(MalformedVerdictTest, IsNamed) {
   ExpectMalformed(Take(with([](auto& e) { e.flags = wire::kPartialMissedTopK; }), state_bytes_), "0 rows");
   ExpectMalformed(Take(with([](auto& e) { e.rows_read = 4; }), 0), "4 rows");
   ExpectMalformed(Take(with([](auto& e) { e.flags = 2, e.rows_read = 4; }), state_bytes_ - 4), "exceeds the payload");
-  ExpectMalformed(Take(with([](auto& e) { e.plan_row = 1; }), 0), "unexpected verdict");
-  ExpectMalformed(Take({good}, 0, /*layer=*/1), "unexpected verdict on layer 1");
+  ExpectMalformed(Take(with([](auto& e) { e.plan_row = 1; }), 0), "unexpected verification");
+  ExpectMalformed(Take({good}, 0, /*layer=*/1), "unexpected verification on layer 1");
   ExpectMalformed(Take({good}, 0, /*layer=*/9999), "layer 9999");
   EXPECT_TRUE(Take({good}, 0, 0, /*plan=*/6).ok()) << "a straggler of an earlier step";
   EXPECT_TRUE(Take({good}, 0).ok());
-  ExpectMalformed(Take({good}, 0), "second verdict");
+  ExpectMalformed(Take({good}, 0), "second verification");
   EXPECT_TRUE(sequence_->failure.ok());
   EXPECT_EQ(sequence_->mass.count(), 1u);
 }
 
-TEST_F(MalformedVerdictTest, ARestBehindTheEntriesIsNamed) {
+TEST_F(MalformedVerificationTest, ARestBehindTheEntriesIsNamed) {
   const wire::PartialEntry good{
       .plan_row = 0, .kv_head = 0, .flags = 0, .mass_before = 1, .mass_after = 1, .rows_read = 0};
   ExpectMalformed(Take({good}, 4), "end at byte 20 of 24");

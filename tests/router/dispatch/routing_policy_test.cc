@@ -51,8 +51,8 @@ RankRecord OfWeight(double weight, RankRecord record) {
   record.orders.weight = weight;
   return record;
 }
-RankRecord WithSeats(uint32_t seats, RankRecord record) {
-  record.limits.set_max_running(seats);
+RankRecord WithRows(uint32_t batch_rows, RankRecord record) {
+  record.limits.set_max_running(batch_rows);
   return record;
 }
 RankRecord HostedBy(const std::string& host, RankRecord record) {
@@ -125,15 +125,15 @@ INSTANTIATE_TEST_SUITE_P(
              {},
              "i0 c0"},
         Case{"CacheRanksByWeight", {Inference("i0"), Cache("c0", 1), OfWeight(0.25, Cache("c1"))}, {}, {}, "i0 c0"},
-        Case{"AFreeSeat",
-             {WithSeats(2, Inference("i0", 2)), WithSeats(8, Inference("i1", 5)), Cache("c0")},
+        Case{"AFreeRow",
+             {WithRows(2, Inference("i0", 2)), WithRows(8, Inference("i1", 5)), Cache("c0")},
              {},
-             {.needs_seat = true},
+             {.needs_free_row = true},
              "i1 c0"},
-        Case{"NoFreeSeat",
-             {WithSeats(2, Inference("i0", 2)), WithSeats(8, Inference("i1", 1, 1)), Cache("c0")},
+        Case{"NoFreeRow",
+             {WithRows(2, Inference("i0", 2)), WithRows(8, Inference("i1", 1, 1)), Cache("c0")},
              {},
-             {.needs_seat = true},
+             {.needs_free_row = true},
              "reaches a cache rank"},
         Case{"Empty", {}, {}, {}, "no inference rank"}, Case{"NoCache", {Inference("i0")}, {}, {}, "no cache rank"},
         Case{"NoInference", {Cache("c0")}, {}, {}, "no inference rank"},

@@ -39,7 +39,7 @@ std::vector<std::byte> GatherInt8Rows(const cuda::DecodeAttentionParams& p, std:
 void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   WINNOW_CHECK(p.kv_dtype == Dtype::kBf16 || p.kv_dtype == Dtype::kI8);
   if (p.sends.from != nullptr) SendRows(stream, p.sends);
-  if (p.meet.peers != nullptr) Meet(stream, p.meet);
+  if (p.remote_flags.peers != nullptr) SignalAndWait(stream, p.remote_flags);
   const size_t num_lists = static_cast<size_t>(p.num_rows) * p.num_kv_heads;
   std::vector<std::vector<uint32_t>> lists(num_lists);
   std::vector<const uint32_t*> slots;

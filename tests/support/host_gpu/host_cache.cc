@@ -84,7 +84,7 @@ void Append(Stream, const cuda::AppendParams& p) {
   }
 }
 
-void DiffList(const cuda::DiffParams& p, size_t i, uint32_t plan) {
+void AssignSlotsOfList(const cuda::AssignSlotsParams& p, size_t i, uint32_t plan) {
   if (p.list_positions != nullptr && p.list_positions[i] == cuda::kNoPosition) {
     p.missing_counts[i] = 0;
     return;
@@ -130,9 +130,9 @@ void DiffList(const cuda::DiffParams& p, size_t i, uint32_t plan) {
   p.missing_counts[i] = static_cast<uint32_t>(missing.size());
 }
 
-void Diff(Stream, const cuda::DiffParams& p) {
+void AssignSlots(Stream, const cuda::AssignSlotsParams& p) {
   const uint32_t plan = p.plan_ptr != nullptr ? *p.plan_ptr : p.plan;
-  for (int list = 0; list < p.num_lists; ++list) DiffList(p, list, plan);
+  for (int list = 0; list < p.num_lists; ++list) AssignSlotsOfList(p, list, plan);
 }
 
 // Once the file that $WINNOW_HOST_GPU_FLIP names is there, a bit of each row is lost on its way.
@@ -182,7 +182,7 @@ void Gather(Stream, const void* row_pool, size_t row_bytes, const cuda::Selectio
 cuda::CacheKernels HostCacheKernels() {
   cuda::CacheKernels kernels{};
   kernels.append = Append;
-  kernels.diff = Diff;
+  kernels.assign_slots = AssignSlots;
   kernels.push = Push;
   kernels.raise = Raise;
   kernels.wait = Wait;

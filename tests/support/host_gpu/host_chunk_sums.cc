@@ -22,7 +22,7 @@ class HostChunkSum {
   }
 
   // Block 0 stands for all of them.
-  void Meet(int which) const {
+  void Barrier(int which) const {
     const cuda::CacheKernels kernels = HostCacheKernels();
     for (int peer = 0; peer < p_.num_ranks; ++peer) {
       if (peer != p_.rank) kernels.raise(nullptr, {.flag = Flag(peer, which, p_.rank), .value = &value_});
@@ -84,9 +84,9 @@ class HostChunkSum {
 void AddChunkOnHost(cuda::Stream, const cuda::ChunkSumParams& params) {
   const HostChunkSum sum(params);
   if (params.partial != nullptr) sum.SendParts();
-  sum.Meet(0);
+  sum.Barrier(0);
   sum.TakeRows();
-  if (params.weight != nullptr) sum.Meet(1);
+  if (params.weight != nullptr) sum.Barrier(1);
 }
 
 }  // namespace winnow::test

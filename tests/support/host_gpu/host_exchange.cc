@@ -73,7 +73,7 @@ void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
 }
 
-void Meet(cuda::Stream stream, const cuda::MeetParams& p) {
+void SignalAndWait(cuda::Stream stream, const cuda::RemoteFlagsParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
   for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
     const cuda::ExchangePeer& peer = p.peers[i];
@@ -90,7 +90,7 @@ void AddHostStepKernels(cuda::StepKernels& kernels) {
   kernels.begin_step = BeginStep;
   kernels.publish = Publish;
   kernels.send_rows = SendRows;
-  kernels.meet = Meet;
+  kernels.signal_and_wait = SignalAndWait;
 }
 
 }  // namespace winnow::test

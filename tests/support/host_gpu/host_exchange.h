@@ -9,8 +9,8 @@
 
 namespace winnow::test {
 
-// What the two sides of a lane launch, by brute force: selection over every key, residency, pushes, flags. Once the
-// file that $WINNOW_HOST_GPU_FLIP names is there, pushes damage the rows that they move.
+// What the two sides of a peer link launch, by brute force: selection over every key, residency, pushes, flags. Once
+// the file that $WINNOW_HOST_GPU_FLIP names is there, pushes damage the rows that they move.
 cuda::CacheKernels HostCacheKernels();
 cuda::AttendedMassKernels HostAttendedMassKernels();
 cuda::DigestKernels HostDigestKernels();
@@ -18,7 +18,7 @@ cuda::PredictKernels HostPredictKernels();
 cuda::SelectionKernels HostSelectionKernels();
 cuda::PageUnitKernels HostPageUnitKernels();
 void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p);
-void Meet(cuda::Stream stream, const cuda::MeetParams& p);
+void SignalAndWait(cuda::Stream stream, const cuda::RemoteFlagsParams& p);
 // Beside those of HostGpuTable.
 void AddHostStepKernels(cuda::StepKernels& kernels);
 

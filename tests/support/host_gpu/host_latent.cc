@@ -54,8 +54,8 @@ void AppendRows(const cuda::LatentAppendParams& p) {
     if (p.kv_destinations != nullptr && p.kv_destinations[row] != nullptr) {
       std::memcpy(p.kv_destinations[row], from, bytes);
     }
-    const int64_t stride = p.kv_mirror_stride == 0 ? static_cast<int64_t>(elements) : p.kv_mirror_stride;
-    if (p.kv_mirror != nullptr) std::memcpy(static_cast<uint16_t*>(p.kv_mirror) + row * stride, from, bytes);
+    const int64_t stride = p.kv_copy_stride == 0 ? static_cast<int64_t>(elements) : p.kv_copy_stride;
+    if (p.kv_copy != nullptr) std::memcpy(static_cast<uint16_t*>(p.kv_copy) + row * stride, from, bytes);
   }
 }
 

@@ -14,6 +14,7 @@
 #include "common/base/latent_shape.h"
 #include "kernels/kernel_table.h"
 #include "model/philox.h"
+#include "tests/support/host_gpu/host_all_reduce.h"
 #include "tests/support/host_gpu/host_attention.h"
 #include "tests/support/host_gpu/host_chunk_sums.h"
 #include "tests/support/host_gpu/host_cpu.h"
@@ -24,7 +25,6 @@
 #include "tests/support/host_gpu/host_latent.h"
 #include "tests/support/host_gpu/host_nccl.h"
 #include "tests/support/host_gpu/host_numbers.h"
-#include "tests/support/host_gpu/host_summands.h"
 #include "tests/support/host_gpu/host_weights.h"
 
 namespace winnow::test {
@@ -123,16 +123,16 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   if (p.q_bf16 != nullptr) Store(q, Dtype::kBf16, p.q_bf16);
   const size_t kv_bytes = p.num_kv_heads * row_bytes;
   const size_t q_stride = p.q_pre_rope_stride == 0 ? q_features : p.q_pre_rope_stride;
-  const size_t kv_stride = p.kv_mirror_stride == 0 ? kv_bytes : p.kv_mirror_stride;
+  const size_t kv_stride = p.kv_copy_stride == 0 ? kv_bytes : p.kv_copy_stride;
   for (int row = 0; row < p.num_rows; ++row) {
-    const auto region = p.mirror_regions == nullptr ? 0 : reinterpret_cast<intptr_t>(p.mirror_regions[row]);
-    if (p.mirror_regions != nullptr && region == 0) continue;
+    const auto region = p.copy_regions == nullptr ? 0 : reinterpret_cast<intptr_t>(p.copy_regions[row]);
+    if (p.copy_regions != nullptr && region == 0) continue;
     if (p.q_pre_rope != nullptr) {
       auto* const out = reinterpret_cast<float*>(reinterpret_cast<intptr_t>(p.q_pre_rope) + region);
       std::copy_n(pre_rope.begin() + row * q_features, q_features, out + row * q_stride);
     }
-    if (p.kv_mirror != nullptr) {
-      auto* const out = reinterpret_cast<std::byte*>(reinterpret_cast<intptr_t>(p.kv_mirror) + region);
+    if (p.kv_copy != nullptr) {
+      auto* const out = reinterpret_cast<std::byte*>(reinterpret_cast<intptr_t>(p.kv_copy) + region);
       std::memcpy(out + row * kv_stride, rows.data() + row * kv_bytes, kv_bytes);
     }
   }
@@ -235,15 +235,15 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
 }
 
 void DecodeMatmul(Stream, const cuda::DecodeMatmulParams& p) {
-  if (p.summand.num_ranks == 0) return Matmul(Cpu().decode_matmul, p);
+  if (p.term.num_ranks == 0) return Matmul(Cpu().decode_matmul, p);
   std::vector<float> y(static_cast<size_t>(p.num_rows * p.y_stride));
   cuda::DecodeMatmulParams own = p;
   own.y = y.data();
   Matmul(Cpu().decode_matmul, own);
-  GiveSummand(y, p.summand);
+  GiveTerm(y, p.term);
 }
-void AddSummands(Stream stream, const cuda::AddSummandsParams& p) {
-  TakeSummands(p);
+void AddTerms(Stream stream, const cuda::AddTermsParams& p) {
+  TakeTerms(p);
   if (p.weight == nullptr) return;
   RmsNorm(stream, {.x = p.x,
                    .num_rows = p.num_rows,
@@ -316,7 +316,7 @@ struct HostKernels {
   cuda::PrefillAttentionKernels prefill = HostPrefillKernels();
   cuda::RowKernels rows{};
   cuda::StepKernels step{};
-  cuda::SummandKernels summands{};
+  cuda::AllReduceKernels all_reduce{};
   cuda::CudaTable table;
 
   HostKernels() {
@@ -336,7 +336,7 @@ struct HostKernels {
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
     AddHostStepKernels(step);
-    summands.add_summands = AddSummands;
+    all_reduce.add_terms = AddTerms;
     table.abi = cuda::kCudaAbi;
     table.attention = &attention;
     table.cache = &cache;
@@ -354,7 +354,7 @@ struct HostKernels {
     table.prefill = &prefill;
     table.rows = &rows;
     table.step = &step;
-    table.summands = &summands;
+    table.all_reduce = &all_reduce;
     table.device_count = [] { return kHostDevices; };
     table.why_none = [] { return "there is host memory"; };
     table.open_device = OpenHostDevice;

@@ -5,7 +5,7 @@ namespace winnow::test {
 
 // A CUDA backend for machines without a GPU: its devices are host memory, its launchers the CPU backend's kernels with
 // the roundings of the GPU's interfaces in between. It has what an inference rank's forward pass and the
-// two sides of a lane need; rows and activations are bf16 only.
+// two sides of a peer link need; rows and activations are bf16 only.
 const cuda::CudaTable& HostGpuTable();
 
 }  // namespace winnow::test

@@ -392,7 +392,7 @@ void CheckSettled(GpuContext& gpu) {
 
 // Lists, selections and rows that cache ranks write while attention waits for them: bit for bit what it gives when all
 // was there before. A cache rank that says nothing ends its wait with an error, and no other's.
-void CheckMeeting(GpuContext& gpu) {
+void CheckRemoteFlags(GpuContext& gpu) {
   // Few rows: what raises the flags needs room beside the launch that waits for them.
   constexpr int kRows = 4, kKvHeads = 2, kGroup = 5, kHeadDim = 128, kPeers = 3, kLayer = 1;
   constexpr uint32_t kValue = 7;
@@ -435,11 +435,11 @@ void CheckMeeting(GpuContext& gpu) {
         params.out = out;
         params.scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(params));
         params.settled = true;
-        params.meet = {.peers = gpu.Upload(peers),
-                       .flag = kFlag,
-                       .layer = kLayer,
-                       .value = value,
-                       .timeout_us = one_is_late ? 20'000u : 5'000'000u};
+        params.remote_flags = {.peers = gpu.Upload(peers),
+                               .flag = kFlag,
+                               .layer = kLayer,
+                               .value = value,
+                               .timeout_us = one_is_late ? 20'000u : 5'000'000u};
         std::vector<void*> regions;
         for (int row = 0; row < kRows; ++row) regions.push_back(row == 3 ? nullptr : peers[7 * (row % 3)].inbox);
         if (sends) {
@@ -448,7 +448,7 @@ void CheckMeeting(GpuContext& gpu) {
                           .num_rows = kRows,
                           .regions = gpu.Upload(regions),
                           .to = kTo,
-                          .peers = params.meet.peers,
+                          .peers = params.remote_flags.peers,
                           .flag = kSentFlag,
                           .value = value,
                           .arrivals = gpu.NewZeroed<uint32_t>(1)};
@@ -465,7 +465,7 @@ void CheckMeeting(GpuContext& gpu) {
           gpu.table.cache->raise(peer_stream, {.flag = flags[i] + kLayer, .value = value});
         }
         const std::vector<float> got = gpu.Download(out, q.size());
-        const std::string what = absl::StrCat("attention that meets cache ranks, unit level ", level,
+        const std::string what = absl::StrCat("attention that waits for cache ranks, unit level ", level,
                                               sends ? ", sends" : "", one_is_late ? ", one late" : "");
         int wrong = one_is_late ? 0 : !SameBits(got.data(), expected.out.data(), q.size());
         for (int i = 0; i < kPeers; ++i) {
@@ -490,7 +490,7 @@ void Check(GpuContext& gpu) {
   CheckAgainstReference(gpu);
   CheckInvariance(gpu);
   CheckSettled(gpu);
-  CheckMeeting(gpu);
+  CheckRemoteFlags(gpu);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ void BenchGather(GpuContext& gpu) {
 }
 
 // Pools of 4,096 with 2,048 selected rows of which a quarter is new in every plan.
-void BenchDiff(GpuContext& gpu) {
+void BenchAssignSlots(GpuContext& gpu) {
   constexpr uint32_t kPool = 4096, kPlans = 48;
   for (const int num_lists : {8, 64, 256}) {
     std::vector<cuda::ResidencyList> residency;
@@ -80,26 +80,26 @@ void BenchDiff(GpuContext& gpu) {
       for (size_t i = 8 * kBudget; i < entries; ++i) selection[i] = selection[i - 8 * kBudget];
       selected.push_back(gpu.Upload(selection));
     }
-    cuda::DiffParams p{.residency = gpu.Upload(residency),
-                       .counts = UploadCounts(gpu, num_lists, kBudget),
-                       .num_lists = num_lists,
-                       .max_budget = kBudget,
-                       .max_pool_slots = kPool,
-                       .max_positions = kContext,
-                       .pool_indices = gpu.New<uint32_t>(entries),
-                       .missing = gpu.New<uint32_t>(entries),
-                       .missing_indices = gpu.New<uint32_t>(entries),
-                       .missing_counts = gpu.NewZeroed<uint32_t>(num_lists)};
+    cuda::AssignSlotsParams p{.residency = gpu.Upload(residency),
+                              .counts = UploadCounts(gpu, num_lists, kBudget),
+                              .num_lists = num_lists,
+                              .max_budget = kBudget,
+                              .max_pool_slots = kPool,
+                              .max_positions = kContext,
+                              .pool_indices = gpu.New<uint32_t>(entries),
+                              .missing = gpu.New<uint32_t>(entries),
+                              .missing_indices = gpu.New<uint32_t>(entries),
+                              .missing_counts = gpu.NewZeroed<uint32_t>(num_lists)};
     const double us = gpu.MedianUs(kPlans, kPlans, [&](cuda::Stream stream, int set) {
       p.selected = selected[set];
       // Plans start again with every replay: so do the ages.
       if (set == 0) gpu.device.FillAsync(last_plans, 0, size_t{kPool} * num_lists * 4, stream);
       p.plan = set + 1;
-      gpu.table.cache->diff(stream, p);
+      gpu.table.cache->assign_slots(stream, p);
     });
     const double missing = gpu.Download(p.missing_counts, 1)[0];
     const double bytes = num_lists * (kBudget * 8.0 + kPool * 12.0 + missing * 12.0);
-    gpu.report.Time("diff of " + std::to_string(num_lists) + " lists, 2048 of pool 4096, missing " +
+    gpu.report.Time("slots of " + std::to_string(num_lists) + " lists, 2048 of pool 4096, missing " +
                         std::to_string(static_cast<int>(missing)),
                     us, bytes / kCopyBytesPerUs, num_lists == 64 ? 6 : 0);
     gpu.FreeAll();
@@ -257,7 +257,7 @@ void BenchFlags(GpuContext& gpu) {
 
 void BenchCache(GpuContext& gpu) {
   BenchGather(gpu);
-  BenchDiff(gpu);
+  BenchAssignSlots(gpu);
   BenchAppend(gpu);
   BenchPush(gpu);
   BenchFlags(gpu);

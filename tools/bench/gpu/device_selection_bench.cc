@@ -166,7 +166,7 @@ class BenchCache {
     std::iota(pages.begin(), pages.end(), static_cast<uint32_t>(row * pages.size()));
     WINNOW_CHECK(store_->SetPeerPages(sequence, pages, gpu_.stream).ok());
     const std::vector<uint32_t> bases(layout.num_lists());
-    plan_->Seat(row, sequence, kContext, {.slot_pool = peer_.slot_pool, .pool_bases = bases});
+    plan_->SetRow(row, sequence, kContext, {.slot_pool = peer_.slot_pool, .pool_bases = bases});
   }
 
   GpuContext& gpu_;
@@ -204,7 +204,7 @@ void BenchSpec(GpuContext& gpu, const std::string& name, const SelectionSpec& sp
     const auto [selected, missing] = cache.Counts();
     gpu.report.Note(what + "per list", absl::StrFormat("%.0f rows selected, %.0f missing", selected, missing));
     gpu.report.Time(what + "rotate queries", rotate_us, 0);
-    gpu.report.Time(what + "score, select, diff", select_us - rotate_us, floor_us, select_goal_us);
+    gpu.report.Time(what + "score, select, assign slots", select_us - rotate_us, floor_us, select_goal_us);
     gpu.report.Time(what + "queries to delta", cache.LayerUs(Begin::kOwn, /*push=*/true), floor_us, chain_goal_us);
     const double keys_us = kContext * cache.key_bytes() * cache.lists() / gpu.read_bytes_per_us;
     gpu.report.Time(what + "captured mass of all rows", cache.MassUs(), keys_us);

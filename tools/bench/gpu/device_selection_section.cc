@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/selection/attended_set.h"
 #include "tools/bench/gpu/checks/batch_selector_check.h"
-#include "tools/bench/gpu/checks/cache_gpu_mirror.h"
+#include "tools/bench/gpu/checks/cache_gpu_reference.h"
 #include "tools/bench/gpu/checks/digest_check.h"
 #include "tools/bench/gpu/checks/select_graph_check.h"
 #include "tools/bench/gpu/device_selection_bench.h"
@@ -29,7 +29,7 @@ class CaseReport {
     ++wrong_;
   }
   // NaN: not measured.
-  void Mass(double mass, const CacheGpuMirror::Mass& wanted) {
+  void Mass(double mass, const CacheGpuReference::Mass& wanted) {
     if (std::isnan(mass) != std::isnan(wanted.mass)) return Wrong(absl::StrCat("a captured mass of ", mass));
     if (std::isnan(mass)) return;
     worst_mass_ = std::max(worst_mass_, std::abs(mass - wanted.mass) / wanted.tolerance);
@@ -71,7 +71,7 @@ size_t NumNotIn(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) 
 class SteppedPlans {
  public:
   SteppedPlans(GpuContext& gpu, const CacheGpu::Options& options, const std::string& name)
-      : gpu_(gpu), cache_(gpu, options), mirror_(cache_, *CpuKernels().value()), report_(gpu, name) {}
+      : gpu_(gpu), cache_(gpu, options), reference_(cache_, *CpuKernels().value()), report_(gpu, name) {}
 
   void Run() {
     for (int plan = 0; plan < cache_.options().num_plans; ++plan) {
@@ -93,7 +93,7 @@ class SteppedPlans {
       }
       CheckDigests(plan, bucket);
       cache_.plan->Advance();
-      mirror_.EndPlan(plan);
+      reference_.EndPlan(plan);
     }
     if (cache_.graph->error() != 0) report_.Wrong("a wait ended with an error");
   }
@@ -121,7 +121,7 @@ class SteppedPlans {
         report_.Wrong("the peer is told of another captured mass");
       }
       const size_t list = cache_.layout().list(layer, static_cast<int>(entry % heads));
-      report_.Mass(masses[entry].mass, mirror_.MassOf(plan, row, list, selected_of_[layer][entry]));
+      report_.Mass(masses[entry].mass, reference_.MassOf(plan, row, list, selected_of_[layer][entry]));
     }
   }
 
@@ -163,13 +163,13 @@ class SteppedPlans {
     queries_ = gpu_.Download(cache_.selection->queries(action.layer), floats * cache_.max_rows());
     for (int row = 0; row < cache_.max_rows(); ++row) {
       if (!cache_.sits(row)) continue;
-      const std::vector<float> expected = mirror_.Queries(plan, action, row);
+      const std::vector<float> expected = reference_.Queries(plan, action, row);
       double error = 0;
       for (size_t i = 0; i < floats; ++i) {
         const double e = std::abs(double{queries_[row * floats + i]} - expected[i]);
         error = e <= error ? error : e;  // keeps NaN
       }
-      report_.Query(error, mirror_.QueryTolerance(plan, action, row));
+      report_.Query(error, reference_.QueryTolerance(plan, action, row));
     }
   }
 
@@ -196,13 +196,13 @@ class SteppedPlans {
       const size_t list = cache_.layout().list(layer, static_cast<int>(entry) % heads);
       const float* queries = queries_.data() + entry * group_floats();
       const std::string where = absl::StrCat("plan ", plan, " row ", row, " list ", list, ": ");
-      if (const std::string wrong = mirror_.CheckSelection(plan, row, list, queries, selected_[entry]);
+      if (const std::string wrong = reference_.CheckSelection(plan, row, list, queries, selected_[entry]);
           !wrong.empty()) {
         report_.Wrong(where + wrong);
       }
-      const std::vector<uint32_t> cpu = mirror_.Select(plan, row, list, queries);
+      const std::vector<uint32_t> cpu = reference_.Select(plan, row, list, queries);
       if (const std::string wrong =
-              mirror_.CheckSelection(plan, row, list, queries, cpu, CacheGpuMirror::Selector::kCpu);
+              reference_.CheckSelection(plan, row, list, queries, cpu, CacheGpuReference::Selector::kCpu);
           !wrong.empty()) {
         report_.Wrong(absl::StrCat(where, "of the CPU backend ", wrong));
       }
@@ -248,7 +248,7 @@ class SteppedPlans {
 
   GpuContext& gpu_;
   CacheGpu cache_;
-  CacheGpuMirror mirror_;
+  CacheGpuReference reference_;
   CaseReport report_;
   std::vector<float> queries_;
   std::vector<std::vector<uint32_t>> selected_;                    // [max_rows * num_kv_heads] of the layer at hand

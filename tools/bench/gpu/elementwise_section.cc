@@ -52,7 +52,7 @@ void CheckEmbedAndNorm(GpuContext& gpu, int hidden_size) {
       want[i] = Bf16ToF32(table[static_cast<size_t>(ids[i / hidden_size]) * hidden_size + i % hidden_size]);
     }
     gpu.report.Check("embed" + what, Differing(embedded, want), 0);
-    // All summands are positive: the sum errs by at most as many roundings as it has levels, below 40 here.
+    // All terms are positive: the sum errs by at most as many roundings as it has levels, below 40 here.
     gpu.report.Check("rms_norm" + what, RelativeError(normed, RmsNormReference(want, weight, norm.epsilon)),
                      kBf16 + 48 * kF32);
     norm.num_rows = 1;  // the last row alone
@@ -83,15 +83,15 @@ double PairError(const Load& got, const std::vector<float>& want, size_t heads, 
 
 // Rows in turn go to one region, to another, and nowhere.
 void CheckRopeRegions(GpuContext& gpu, cuda::RopeAppendParams params, const std::vector<float>& q_pre_rope,
-                      const std::vector<uint16_t>& mirror, const std::string& what) {
-  constexpr size_t kFirst = 256;  // of the queries; the mirrored rows lie behind them
-  const size_t q_bytes = q_pre_rope.size() * sizeof(float), bytes = kFirst + q_bytes + 2 * mirror.size();
+                      const std::vector<uint16_t>& copied, const std::string& what) {
+  constexpr size_t kFirst = 256;  // of the queries; the copied rows lie behind them
+  const size_t q_bytes = q_pre_rope.size() * sizeof(float), bytes = kFirst + q_bytes + 2 * copied.size();
   std::byte* const regions[] = {gpu.New<std::byte>(bytes), gpu.New<std::byte>(bytes), nullptr};
   std::vector<void*> of_rows;
   for (int row = 0; row < params.num_rows; ++row) of_rows.push_back(regions[row % 3]);
   params.q_pre_rope = reinterpret_cast<float*>(kFirst);
-  params.kv_mirror = reinterpret_cast<void*>(kFirst + q_bytes);
-  params.mirror_regions = gpu.Upload(of_rows);
+  params.kv_copy = reinterpret_cast<void*>(kFirst + q_bytes);
+  params.copy_regions = gpu.Upload(of_rows);
   gpu.table.elementwise->rope_append(gpu.stream, params);
   double differing = 0;
   for (int region = 0; region < 2; ++region) {
@@ -103,7 +103,7 @@ void CheckRopeRegions(GpuContext& gpu, cuda::RopeAppendParams params, const std:
                     wanted.begin() + static_cast<int64_t>(at + row * row_bytes));
       };
       copy(q_pre_rope, kFirst);
-      copy(mirror, kFirst + q_bytes);
+      copy(copied, kFirst + q_bytes);
     }
     differing += Differing(gpu.Download(regions[region], bytes), wanted);
   }
@@ -119,7 +119,7 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   params.q = gpu.New<float>(q_elements);
   params.q_bf16 = gpu.New<uint16_t>(q_elements);
   params.q_pre_rope = gpu.New<float>(q_elements);
-  params.kv_mirror = gpu.New<uint16_t>(kv_elements);
+  params.kv_copy = gpu.New<uint16_t>(kv_elements);
   uint16_t* arena = gpu.New<uint16_t>(kv_elements);
   std::vector<void*> destinations(kv_rows);  // in reverse order
   for (size_t i = 0; i < kv_rows; ++i) destinations[i] = arena + (kv_rows - 1 - i) * 2 * c.head_dim;
@@ -128,7 +128,7 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   const std::vector<float> q = gpu.Download(params.q, q_elements);
   const std::vector<float> q_pre_rope = gpu.Download(params.q_pre_rope, q_elements);
   const std::vector<uint16_t> q_bf16 = gpu.Download(static_cast<uint16_t*>(params.q_bf16), q_elements);
-  const std::vector<uint16_t> mirror = gpu.Download(static_cast<uint16_t*>(params.kv_mirror), kv_elements);
+  const std::vector<uint16_t> copied = gpu.Download(static_cast<uint16_t*>(params.kv_copy), kv_elements);
   std::vector<uint16_t> scattered = gpu.Download(arena, kv_elements);
 
   std::vector<float> qkv = rows.qkv;
@@ -168,13 +168,13 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
                    kTolerance);
   gpu.report.Check("rope q bf16" + what, PairError(bf16_at(q_bf16), want_q, q_heads, c.head_dim, c.head_dim),
                    kBf16 + kTolerance);
-  gpu.report.Check("rope K" + what, PairError(bf16_at(mirror), want_kv, kv_rows, c.head_dim, 2 * c.head_dim),
+  gpu.report.Check("rope K" + what, PairError(bf16_at(copied), want_kv, kv_rows, c.head_dim, 2 * c.head_dim),
                    kBf16 + kTolerance);
   double differing_values = 0;
   for (size_t row = 0; row < kv_rows; ++row) {
     for (int d = c.head_dim; d < 2 * c.head_dim; ++d) {
       const size_t i = row * 2 * c.head_dim + d;
-      differing_values += mirror[i] != F32ToBf16(want_kv[i]);
+      differing_values += copied[i] != F32ToBf16(want_kv[i]);
     }
     if (row < kv_rows / 2) {
       std::swap_ranges(&scattered[row * 2 * c.head_dim], &scattered[row * 2 * c.head_dim] + 2 * c.head_dim,
@@ -182,9 +182,9 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
     }
   }
   gpu.report.Check("rope V" + what, differing_values, 0);
-  gpu.report.Check("rope rows at their destinations" + what, Differing(scattered, mirror), 0);
+  gpu.report.Check("rope rows at their destinations" + what, Differing(scattered, copied), 0);
 
-  CheckRopeRegions(gpu, params, q_pre_rope, mirror, what);
+  CheckRopeRegions(gpu, params, q_pre_rope, copied, what);
   // The last row alone.
   const size_t q_row = q_elements / num_rows, kv_row = kv_elements / num_rows;
   params.qkv += static_cast<size_t>(num_rows - 1) * params.qkv_stride;
@@ -194,12 +194,12 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   params.q_pre_rope = nullptr;
   params.q_bf16 = nullptr;
   params.kv_destinations = nullptr;
-  params.kv_mirror = gpu.New<uint16_t>(kv_row);
+  params.kv_copy = gpu.New<uint16_t>(kv_row);
   gpu.table.elementwise->rope_append(gpu.stream, params);
   gpu.report.Check("rope of one row" + what,
                    Differing(gpu.Download(params.q, q_row), std::vector<float>(q.end() - q_row, q.end())) +
-                       Differing(gpu.Download(static_cast<uint16_t*>(params.kv_mirror), kv_row),
-                                 std::vector<uint16_t>(mirror.end() - kv_row, mirror.end())),
+                       Differing(gpu.Download(static_cast<uint16_t*>(params.kv_copy), kv_row),
+                                 std::vector<uint16_t>(copied.end() - kv_row, copied.end())),
                    0);
   gpu.FreeAll();
 }
@@ -354,7 +354,7 @@ void BenchRows(GpuContext& gpu, int num_rows) {
   for (int i = 0; i < num_rows; ++i) rope_rows.positions[i] = 30000 + i;
   cuda::RopeAppendParams rope = UploadRope(gpu, kRope, rope_rows);
   rope.q = gpu.New<float>(rows * 5120);
-  rope.kv_mirror = gpu.New<uint16_t>(rows * 2048);
+  rope.kv_copy = gpu.New<uint16_t>(rows * 2048);
   time("rope_append", rows * (7168 * 4 + 5120 * 4 + 2048 * 2.0), [&](cuda::Stream stream, int set) {
     cuda::RopeAppendParams of_set = rope;
     of_set.qkv = qkv[set];

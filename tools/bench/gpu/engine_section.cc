@@ -166,7 +166,7 @@ class DemoEngine {
     }
     if (!in_place) WINNOW_RETURN_IF_ERROR(store->SetPeerPages(sequence, pages, gpu_.stream));
     const std::vector<uint32_t> pool_bases(in_place ? 0 : layout.num_lists(), shape.pool_base());
-    plan->Seat(0, sequence, known, {.slot_pool = slots->slot_pool(), .pool_bases = pool_bases}, known);
+    plan->SetRow(0, sequence, known, {.slot_pool = slots->slot_pool(), .pool_bases = pool_bases}, known);
     plan->Upload(gpu_.stream);
     WINNOW_RETURN_IF_ERROR(gpu_.device.Synchronize(gpu_.stream));
 

@@ -60,7 +60,7 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows) {
                                         .rope_inv_freq = gpu.Upload(inv_freq),
                                         .rope_attention_factor = 1.25f,
                                         .nope = gpu.New<uint16_t>(num_rows * 8),
-                                        .kv_mirror = gpu.New<uint16_t>(static_cast<size_t>(num_rows) * elements),
+                                        .kv_copy = gpu.New<uint16_t>(static_cast<size_t>(num_rows) * elements),
                                         .index = {.num_heads = shape.num_heads,
                                                   .dim = shape.dim,
                                                   .keys = gpu.Upload(keys),
@@ -111,7 +111,7 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows) {
                                  .rope_inv_freq = inv_freq.data(),
                                  .rope_attention_factor = 1.25f});
   const std::vector<uint16_t> rows =
-      gpu.Download(static_cast<const uint16_t*>(params.kv_mirror), static_cast<size_t>(num_rows) * elements);
+      gpu.Download(static_cast<const uint16_t*>(params.kv_copy), static_cast<size_t>(num_rows) * elements);
   const std::vector<float> queries = gpu.Download(params.index.queries, num_rows * (floats + shape.num_heads));
   constexpr double kTolerance = 64 * elementwise::kF32;
   double worst_key = 0, worst_query = 0, weights_differ = 0;

@@ -72,8 +72,8 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows, bool biased)
                                   .q_bf16 = gpu.New<uint16_t>(heads * key_dim),
                                   .q_pre_rope = gpu.New<float>(heads * key_dim),
                                   .kv_destinations = gpu.Upload(destinations),
-                                  .kv_mirror = gpu.New<uint16_t>(num_rows * stride),
-                                  .kv_mirror_stride = static_cast<int64_t>(stride)};
+                                  .kv_copy = gpu.New<uint16_t>(num_rows * stride),
+                                  .kv_copy_stride = static_cast<int64_t>(stride)};
   gpu.table.latent->append(gpu.stream, params);
 
   const KernelTable& cpu = **CpuKernels("portable");
@@ -133,8 +133,8 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows, bool biased)
   gpu.report.Check("latent places that are touched, " + what, touched, 0);
   gpu.report.Check("what does not turn, " + what, nope_differs, 0);
 
-  const auto* const mirror_at = static_cast<const uint16_t*>(params.kv_mirror);
-  const std::vector<uint16_t> mirror = gpu.Download(mirror_at, num_rows * stride);
+  const auto* const copy_at = static_cast<const uint16_t*>(params.kv_copy);
+  const std::vector<uint16_t> copy = gpu.Download(copy_at, num_rows * stride);
   const std::vector<uint16_t> scattered = gpu.Download(rows, static_cast<size_t>(num_rows) * key_dim);
   double worst_row = 0, differ = 0;
   for (size_t row = 0; row < static_cast<size_t>(num_rows); ++row) {
@@ -142,11 +142,11 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows, bool biased)
     for (int i = 0; i < key_dim; ++i) largest = std::max<double>(largest, std::fabs(want_rows[row * key_dim + i]));
     const bool is_dropped = destinations[row] == nullptr;
     for (int i = 0; i < key_dim; ++i) {
-      const uint16_t got = mirror[row * stride + i], there = scattered[(num_rows - 1 - row) * key_dim + i];
+      const uint16_t got = copy[row * stride + i], there = scattered[(num_rows - 1 - row) * key_dim + i];
       Take(worst_row, std::fabs(double{Bf16ToF32(got)} - want_rows[row * key_dim + i]) / largest);
       differ += there != (is_dropped ? 0xffff : got);
     }
-    for (size_t i = key_dim; i < stride; ++i) differ += mirror[row * stride + i] != 0xffff;
+    for (size_t i = key_dim; i < stride; ++i) differ += copy[row * stride + i] != 0xffff;
   }
   gpu.report.Check("rows, " + what, worst_row, elementwise::kBf16 + kTolerance);
   gpu.report.Check("rows at their destinations, " + what, differ, 0);

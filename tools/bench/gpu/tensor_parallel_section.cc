@@ -15,8 +15,8 @@
 #include "inference_rank/memory/prefill_arena.h"
 #include "inference_rank/memory/working_set.h"
 #include "tests/e2e/golden.h"
+#include "tools/bench/gpu/checks/all_reduce_check.h"
 #include "tools/bench/gpu/checks/chunk_sums_check.h"
-#include "tools/bench/gpu/checks/summands_check.h"
 #include "tools/bench/gpu/sections.h"
 #include "tools/bench/gpu/serving/serve_checks.h"
 
@@ -141,7 +141,7 @@ class ServingPass {
     for (uint32_t position = prompt; position < prompt + steps; ++position) {
       sets[0].Advance(position);
       SilentDecode kv(layout_, sets, position);
-      take(backend_->forward().Decode({&tokens[position], 1}, {&position, 1}, kv));
+      take(backend_->forward().DecodeByLayer({&tokens[position], 1}, {&position, 1}, kv));
     }
     WINNOW_RETURN_IF_ERROR(backend_->forward().status());
     return all;
@@ -178,7 +178,7 @@ class ServingPass {
       SilentDecode kv(layout_, sets, position, kAttendedRows);
       backend_->forward().PlanDraws(draws);
       const auto start = std::chrono::steady_clock::now();
-      backend_->forward().Decode(std::vector<uint32_t>(batch, 17), std::vector<uint32_t>(batch, position), kv);
+      backend_->forward().DecodeByLayer(std::vector<uint32_t>(batch, 17), std::vector<uint32_t>(batch, position), kv);
       if (position > kPrompt + 3) times.push_back(Milliseconds(std::chrono::steady_clock::now() - start));
     }
     WINNOW_RETURN_IF_ERROR(backend_->forward().status());
@@ -251,7 +251,7 @@ absl::Status ComparePasses(GpuContext& gpu, int first) {
 }
 
 void Check(GpuContext& gpu) {
-  CheckSummands(gpu);
+  CheckAllReduce(gpu);
   CheckChunkSums(gpu);
   const std::string name = "serve dense on two GPUs";
   if (gpu.table.device_count() < 2) return gpu.report.Note(name, "not checked: there is one GPU alone");

@@ -28,7 +28,7 @@ struct AnswerRecord {
   double mass_mean = 0;
   std::map<int, uint64_t> mass_bins;
   // Corrections by the quality guard, which the masses above include: mean mass without them (0 where none waits for
-  // verdicts), (step, layer, kv head) that were corrected, and rows that the cache rank read for them.
+  // verifications), (step, layer, kv head) that were corrected, and rows that the cache rank read for them.
   double mass_before_mean = 0;
   uint64_t corrections = 0;
   uint64_t correction_rows = 0;

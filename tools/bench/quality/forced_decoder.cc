@@ -171,7 +171,8 @@ absl::Status ForcedDecoder::Step(std::span<const uint32_t> answer, std::vector<u
   for (const auto& sequence : batch_) rows.push_back(sequence.get());
   const uint32_t next = rows[0]->next_position - rows[0]->prompt_tokens() + 1;  // of the answer
   decode_step_.Begin(next_plan_++, rows);
-  const std::span<float> logits = transformer_.Decode(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
+  const std::span<float> logits =
+      transformer_.DecodeByLayer(decode_step_.token_ids(), decode_step_.positions(), decode_step_);
   decode_step_.Finish();
   const size_t vocab = logits.size() / rows.size();
   for (size_t row = 0; row < rows.size(); ++row) {

@@ -23,7 +23,7 @@ struct H200Costs {
   double dense_attention_bytes_per_us = 4.04e6;  // 0.87 of 4.64 TB/s
   double sparse_attention_bytes_per_us = 2.6e6;  // of whole steps, 8 x 2,048 rows
   double selection_us_per_token = 1.46e-3;       // pages of 32: half of what pages of 16 take at 128k, B = 32
-  // Scores, top-k and diff of 40 layers, where a layer waits for its own selection: what a step of `sparseserve` in
+  // Scores, top-k and slots of 40 layers, where a layer waits for its own selection: what a step of `sparseserve` in
   // place (32k, B = 8) takes beside all other terms.
   double selection_chain_us = 1'385;
   // Of everything else in a step, where selection goes on beside it with predicted queries: in place at 40k, B = 4

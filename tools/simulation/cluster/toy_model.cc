@@ -81,8 +81,8 @@ std::span<float> ToyModel::Logits(std::span<const uint64_t> states) {
   return {logits_.data(), states.size() * kVocab};
 }
 
-std::span<float> ToyModel::Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                                  DecodeKv& kv) {
+std::span<float> ToyModel::DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                         DecodeKv& kv) {
   const size_t num_rows = token_ids.size();
   compute_(static_cast<int>(num_rows), 0);
   states_.resize(num_rows);

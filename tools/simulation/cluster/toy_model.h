@@ -25,8 +25,8 @@ class ToyModel final : public Forward {
   explicit ToyModel(std::function<void(int rows, int prompt_tokens)> compute);
   void set_slots(const void* slots) { slots_ = static_cast<const std::byte*>(slots); }
 
-  std::span<float> Decode(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
-                          DecodeKv& kv) override;
+  std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
+                                 DecodeKv& kv) override;
   std::span<float> Prefill(std::span<const uint32_t> token_ids, uint32_t first_position, bool last,
                            PrefillKv& kv) override;
   void EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPlaces hidden) override;

@@ -36,7 +36,7 @@ void AddEntries(const ReceivedFrame& frame, std::vector<Claim>& claims) {
   }
 }
 
-std::vector<Claim> ClaimsOf(PeerLink& link, const ReceivedFrame& frame) {
+std::vector<Claim> ClaimsOf(InferenceLink& link, const ReceivedFrame& frame) {
   std::vector<Claim> claims;
   const wire::FrameHeader& header = frame.header();
   if (header.type == wire::FrameType::kStepPlan) {
@@ -64,8 +64,8 @@ struct Contents {
 
 Contents ContentsOf(const CachedSequence& sequence) {
   Contents contents{.rows = {},
-                    .plan = sequence.seat.plan,
-                    .row = sequence.seat.row,
+                    .plan = sequence.planned.plan,
+                    .row = sequence.planned.row,
                     .journal = sequence.journal.first_position + sequence.journal.token_ids.size()};
   for (int layer = 0; layer < sequence.layout.num_layers; ++layer) contents.rows.push_back(sequence.kv.rows(layer));
   return contents;
@@ -82,10 +82,10 @@ const std::string& FenceViolation() {
 }  // namespace simulation
 
 // As the linker sends it here (CMakeLists.txt).
-#define WINNOW_HANDLE "_ZN6winnow12FrameHandler6HandleERNS_8PeerLinkERKNS_13ReceivedFrameE"
-void RealHandle(FrameHandler*, PeerLink&, const ReceivedFrame&) asm("__real_" WINNOW_HANDLE);
-void WatchedHandle(FrameHandler*, PeerLink&, const ReceivedFrame&) asm("__wrap_" WINNOW_HANDLE);
-void WatchedHandle(FrameHandler* handler, PeerLink& link, const ReceivedFrame& frame) {
+#define WINNOW_HANDLE "_ZN6winnow12FrameHandler6HandleERNS_13InferenceLinkERKNS_13ReceivedFrameE"
+void RealHandle(FrameHandler*, InferenceLink&, const ReceivedFrame&) asm("__real_" WINNOW_HANDLE);
+void WatchedHandle(FrameHandler*, InferenceLink&, const ReceivedFrame&) asm("__wrap_" WINNOW_HANDLE);
+void WatchedHandle(FrameHandler* handler, InferenceLink& link, const ReceivedFrame& frame) {
   const SequenceStore& store = *simulation::StoreOf(*handler);
   std::vector<std::pair<simulation::Claim, simulation::Contents>> others;
   for (const simulation::Claim& claim : simulation::ClaimsOf(link, frame)) {

@@ -20,7 +20,7 @@ TEST(BudgetGrowth, DoublesWhenCorrectionsCostMoreThanDoublingAndNoSoonerThanTwoP
   EXPECT_FALSE(growth.Record(50, 450)) << "350 above the cost of doubling, 400 are tolerated";
   EXPECT_TRUE(growth.Record(51, 200));
   EXPECT_EQ(growth.FactorAt(51), 1u);
-  EXPECT_EQ(growth.FactorAt(52), 1u) << "Sel(52) may have been made before the verdict on 51";
+  EXPECT_EQ(growth.FactorAt(52), 1u) << "Sel(52) may have been made before the verification of 51";
   EXPECT_EQ(growth.FactorAt(53), 2u);
   EXPECT_EQ(growth.BudgetAt(53), 2 * kBudget);
   EXPECT_FALSE(growth.Record(52, 100000)) << "selected with the old budget";

@@ -185,7 +185,7 @@ class ProjectionOnTheCacheRank : public testing::Test {
   }
   struct Served {
     std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
-    std::map<uint32_t, std::map<size_t, FakeSequence::Verdict>> verdicts;
+    std::map<uint32_t, std::map<size_t, FakeSequence::Verification>> verifications;
     bool operator==(const Served&) const = default;
   };
 
@@ -215,7 +215,7 @@ class ProjectionOnTheCacheRank : public testing::Test {
     FakeSequence* sequence = rank->Prefill(1, 13, spec, 150);
     for (int i = 0; i < 20; ++i) EXPECT_TRUE(rank->Decode({sequence}));
     EXPECT_TRUE(rank->errors.empty());
-    return {sequence->selections, sequence->verdicts};
+    return {sequence->selections, sequence->verifications};
   }
 
   const TempDir dir_;
@@ -262,7 +262,7 @@ TEST_F(ProjectionOnTheCacheRank, ServesTheSameAfterItsInferenceRankDied) {
   }
 }
 
-// Verdicts and projections of one layer share a queue.
+// Verifications and projections of one layer share a queue.
 TEST_F(ProjectionOnTheCacheRank, IsGuardedAndCorrectedAlike) {
   struct Guard {
     float min_captured_mass;
@@ -277,11 +277,11 @@ TEST_F(ProjectionOnTheCacheRank, IsGuardedAndCorrectedAlike) {
     for (const uint32_t lookahead : {1u, 2u}) {
       spec_.lookahead = lookahead;
       const Served expected = Expected(lookahead);
-      ASSERT_EQ(expected.verdicts.size(), 20u);
+      ASSERT_EQ(expected.verifications.size(), 20u);
       int corrected = 0;
-      for (const auto& [position, verdicts] : expected.verdicts) {
-        ASSERT_EQ(verdicts.size(), 4u * 2) << "one per layer and kv head";
-        for (const auto& [list, verdict] : verdicts) corrected += verdict.entry.rows_read > 0;
+      for (const auto& [position, verifications] : expected.verifications) {
+        ASSERT_EQ(verifications.size(), 4u * 2) << "one per layer and kv head";
+        for (const auto& [list, verification] : verifications) corrected += verification.entry.rows_read > 0;
       }
       ASSERT_GT(corrected, 20) << "the case must need corrections";
       for (const int neighbours : {0, 3}) {
@@ -297,7 +297,7 @@ TEST_F(ProjectionOnTheCacheRank, IsGuardedAndCorrectedAlike) {
         }
         for (int i = 0; i < 20; ++i) ASSERT_TRUE(rank->Decode(rows)) << neighbours;
         EXPECT_TRUE(rank->errors.empty()) << rank->errors[0];
-        EXPECT_TRUE((Served{rows.back()->selections, rows.back()->verdicts} == expected))
+        EXPECT_TRUE((Served{rows.back()->selections, rows.back()->verifications} == expected))
             << "lookahead " << lookahead << ", neighbours " << neighbours;
       }
     }

@@ -1,4 +1,4 @@
-// Verdicts and corrections of whole sequences, as an inference rank receives them.
+// Verifications and corrections of whole sequences, as an inference rank receives them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,22 +58,22 @@ class GuardTest : public testing::TestWithParam<Case> {
 
   struct Served {
     std::map<uint32_t, std::vector<std::vector<uint32_t>>> selections;
-    std::map<uint32_t, std::map<size_t, FakeSequence::Verdict>> verdicts;
+    std::map<uint32_t, std::map<size_t, FakeSequence::Verification>> verifications;
   };
-  static Served Of(const FakeSequence& sequence) { return {sequence.selections, sequence.verdicts}; }
+  static Served Of(const FakeSequence& sequence) { return {sequence.selections, sequence.verifications}; }
   Served Baseline(uint64_t seed, uint32_t prompt, int steps) const {
     TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
     auto rank = cluster.NewRank();
     FakeSequence* sequence = rank->Prefill(1, seed, spec_, prompt);
     for (int i = 0; i < steps; ++i) EXPECT_TRUE(rank->Decode({sequence}));
     EXPECT_EQ(rank->Errors(), "");
-    EXPECT_EQ(sequence->verdicts.size(), static_cast<size_t>(steps));
+    EXPECT_EQ(sequence->verifications.size(), static_cast<size_t>(steps));
     return Of(*sequence);
   }
   static void ExpectServedAlike(const FakeSequence& sequence, const Served& expected) {
     for (const auto& [position, lists] : sequence.selections) {
       ASSERT_EQ(lists, expected.selections.at(position)) << position;
-      ASSERT_TRUE(sequence.verdicts.at(position) == expected.verdicts.at(position)) << position;
+      ASSERT_TRUE(sequence.verifications.at(position) == expected.verifications.at(position)) << position;
     }
   }
 };
@@ -105,7 +105,7 @@ State AttendReference(const TestCluster& cluster, const FakeSequence& sequence, 
   return state;
 }
 
-TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
+TEST_P(GuardTest, EveryVerificationEqualsBruteForceAtEveryPositionLayerAndHead) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 11, spec_, 300);
@@ -121,7 +121,7 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
       SCOPED_TRACE(testing::Message() << "position " << position << " list " << list);
       const int layer = static_cast<int>(list) / heads, head = static_cast<int>(list) % heads;
       const std::vector<uint32_t>& selected = lists[list];
-      const FakeSequence::Verdict& verdict = sequence->verdicts.at(position).at(list);
+      const FakeSequence::Verification& verification = sequence->verifications.at(position).at(list);
       const uint32_t recent = sequence->Window(position);
       const uint32_t budget = static_cast<uint32_t>(selected.size());
       ASSERT_TRUE(budget == 48 || (wanted > 0 && budget == std::min(96u, recent - 4)));
@@ -150,16 +150,16 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
         return cluster.Mass(*sequence, position, layer, head, with(count));
       };
       const double before = mass(0);
-      EXPECT_NEAR(verdict.entry.mass_before, before, kTolerance);
+      EXPECT_NEAR(verification.entry.mass_before, before, kTolerance);
       const double oracle = cluster.Mass(*sequence, position, layer, head, top_k);
       if (spec_.correction == Correction::kRemote) {
-        EXPECT_GE(verdict.entry.mass_after, oracle - kTolerance);
+        EXPECT_GE(verification.entry.mass_after, oracle - kTolerance);
       }
       if (wanted > 0) {
-        EXPECT_GE(verdict.entry.mass_after, wanted);
+        EXPECT_GE(verification.entry.mass_after, wanted);
       }
       if (wanted > 0 && std::abs(before - wanted) < kTolerance) continue;  // rounding decides
-      const size_t read = verdict.entry.rows_read;
+      const size_t read = verification.entry.rows_read;
       const size_t least = spec_.correction == Correction::kRemote ? missed_top_k : 0;
       ASSERT_LE(read, missed.size());
       EXPECT_GE(read, least);
@@ -173,11 +173,11 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
       } else {
         EXPECT_EQ(read, least);
       }
-      EXPECT_EQ(verdict.entry.flags, read == 0             ? 0
-                                     : read > missed_top_k ? wire::kPartialWidened
-                                                           : wire::kPartialMissedTopK);
-      EXPECT_NEAR(verdict.entry.mass_after, mass(read), kTolerance);
-      ++actions[verdict.entry.flags];
+      EXPECT_EQ(verification.entry.flags, read == 0             ? 0
+                                          : read > missed_top_k ? wire::kPartialWidened
+                                                                : wire::kPartialMissedTopK);
+      EXPECT_NEAR(verification.entry.mass_after, mass(read), kTolerance);
+      ++actions[verification.entry.flags];
       rows_read += read;
       std::vector<uint32_t> attended = with(read);
       // What the inference rank will have merged: attention over A and the state is attention over both.
@@ -189,14 +189,15 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
       const State expected = AttendReference(cluster, *sequence, position, layer, head, attended);
       const State resident = AttendReference(cluster, *sequence, position, layer, head, own);
       for (int g = 0; g < cluster.shape.layout.group_size(); ++g) {
-        const double weight = verdict.lse.empty() ? 0 : std::exp(verdict.lse[g] - expected.lse[g]);
+        const double weight = verification.lse.empty() ? 0 : std::exp(verification.lse[g] - expected.lse[g]);
         const double rest = std::exp(resident.lse[g] - expected.lse[g]);
         for (int d = 0; d < dim; ++d) {
-          const double merged = rest * resident.o[g][d] + (verdict.o.empty() ? 0 : weight * verdict.o[g * dim + d]);
+          const double merged =
+              rest * resident.o[g][d] + (verification.o.empty() ? 0 : weight * verification.o[g * dim + d]);
           EXPECT_NEAR(merged, expected.o[g][d], kTolerance);
         }
       }
-      EXPECT_TRUE(std::isnan(sequence->masses[position][list])) << "masses go with the verdicts";
+      EXPECT_TRUE(std::isnan(sequence->masses[position][list])) << "masses go with the verifications";
     }
   }
   const bool misses = spec_.predictor != Predictor::kExact || spec_.reuse_interval > 1;
@@ -210,7 +211,7 @@ TEST_P(GuardTest, EveryVerdictEqualsBruteForceAtEveryPositionLayerAndHead) {
     EXPECT_TRUE(grew) << "the case must exercise growth";
   }
   const CacheRankSnapshot metrics = cluster.metrics.Snapshot();
-  EXPECT_EQ(metrics.verdicts, 20u * 6);
+  EXPECT_EQ(metrics.verifications, 20u * 6);
   EXPECT_EQ(metrics.captured_mass[1].count, 20u * heads);
   EXPECT_EQ(metrics.corrected_mass[1].count, 20u * heads);
   EXPECT_GE(metrics.correction_rows, rows_read);
@@ -292,9 +293,9 @@ TEST_P(GuardTest, AReattachKeepsTheStateOfGrowth) {
   }
 }
 
-// The rows of the last position have come in every layer, but the rank died before its verdicts: they decide later
+// The rows of the last position have come in every layer, but the rank died before its verifications: they decide later
 // budgets, so the position is served again.
-TEST_P(GuardTest, APositionWithoutVerdictIsServedAgain) {
+TEST_P(GuardTest, APositionWithoutVerificationIsServedAgain) {
   const Served expected = Baseline(16, 250, 15);
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
@@ -330,7 +331,7 @@ TEST_P(GuardTest, AForkContinuesAsItsSourceWould) {
 INSTANTIATE_TEST_SUITE_P(Specifications, GuardTest, testing::ValuesIn(Cases()),
                          [](const auto& info) { return info.param.name; });
 
-TEST(Guard, RefusesALayerWithoutTheQueryThatItIsToJudgeBy) {
+TEST(Guard, RefusesALayerWithoutTheQueryThatItIsToVerifyWith) {
   TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
   auto rank = cluster.NewRank();
   FakeSequence* sequence = rank->Prefill(1, 19, Guarded(Predictor::kLast, 0.9f, Correction::kNone), 180);

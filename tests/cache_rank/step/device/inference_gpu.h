@@ -38,10 +38,10 @@ class InferenceGpu {
   InferenceGpu& operator=(const InferenceGpu&) = delete;
 
   const std::string& address() const { return address_; }
-  // Stores rows, queries and flags of all steps to come into the inbox of the lane at this address, so that plans wait
-  // for nothing.
-  void RunAhead(const std::string& lane) const {
-    WriteText(to_child_, lane);
+  // Stores rows, queries and flags of all steps to come into the inbox of the peer link at this address, so that plans
+  // wait for nothing.
+  void RunAhead(const std::string& peer_link) const {
+    WriteText(to_child_, peer_link);
     EXPECT_EQ(ReadText(from_child_), "done");
   }
 
@@ -57,7 +57,7 @@ class InferenceGpu {
     const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
     const auto link = cuda::PeerLink::Create(*device, exposed).value();
     WriteText(out, link->LocalAddress());
-    if (const std::string lane = ReadText(in); link->Connect(lane).ok()) {
+    if (const std::string peer_link = ReadText(in); link->Connect(peer_link).ok()) {
       std::memset(link->region(0), kFarAhead, link->region_bytes(0));
       WriteText(out, "done");
     }

@@ -117,8 +117,8 @@ TEST_F(DeviceKvStoreTest, APlansRowsNameTheirSequences) {
   const uint32_t a = store_->Open(200, nullptr).value(), b = store_->Open(300, nullptr).value();
   const auto plan = DevicePlan::Create(&table_, device_.get(), store_.get(), Spec(), 4).value();
   const std::vector<uint32_t> bases = {4, 5, 6, 7};
-  plan->Seat(0, b, 150, {.slot_pool = nullptr, .pool_bases = bases});
-  plan->Seat(2, a, 99, {.slot_pool = nullptr, .pool_bases = bases});
+  plan->SetRow(0, b, 150, {.slot_pool = nullptr, .pool_bases = bases});
+  plan->SetRow(2, a, 99, {.slot_pool = nullptr, .pool_bases = bases});
   plan->Upload(nullptr);
   EXPECT_EQ(plan->num_rows(), 3);
   EXPECT_EQ(plan->greatest_position(), 150u);
@@ -136,7 +136,7 @@ TEST_F(DeviceKvStoreTest, APlanStopsAtTheEndOfASequence) {
   const uint32_t a = store_->Open(200, nullptr).value();
   const auto plan = DevicePlan::Create(&table_, device_.get(), store_.get(), Spec(), 4).value();
   const std::vector<uint32_t> bases(4);
-  plan->Seat(0, a, 199, {.slot_pool = nullptr, .pool_bases = bases});
+  plan->SetRow(0, a, 199, {.slot_pool = nullptr, .pool_bases = bases});
   EXPECT_THAT(plan->CheckPositions(), IsOkStatus());
   plan->Advance();
   EXPECT_THAT(plan->CheckPositions(), FailsWith(absl::StatusCode::kOutOfRange, HasSubstr("ends at 200")));

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
-#include "cache_rank/select/device/device_batch_selector.h"
+#include "cache_rank/select/device/device_index_selector.h"
 #include "common/selection/presets.h"
 #include "tools/bench/gpu/checks/selection_reference.h"
 
@@ -92,8 +92,8 @@ std::string CheckItem(const HostSequence& host, const BatchSelector::Item& item,
 void CheckBatchSelector(GpuContext& gpu) {
   absl::StatusOr<std::unique_ptr<cuda::Device>> device = gpu.table.open_device(gpu.device.ordinal());
   WINNOW_CHECK(device.ok());
-  absl::StatusOr<std::unique_ptr<DeviceBatchSelector>> selector =
-      DeviceBatchSelector::Create(&gpu.table, *std::move(device), kLayout, Model(),
+  absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> selector =
+      DeviceIndexSelector::Create(&gpu.table, *std::move(device), kLayout, Model(),
                                   {.memory_bytes = size_t{64} << 20, .max_sequences = 4, .max_positions = 8192});
   if (!selector.ok()) return gpu.report.Fail("batch selector", std::string(selector.status().message()));
   const auto pool = KvBlockPool::Create(size_t{256} << 20, kLayout).value();

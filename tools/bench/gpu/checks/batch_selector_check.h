@@ -3,7 +3,7 @@
 
 namespace winnow {
 
-// DeviceBatchSelector against the definition: sequences whose rows lie in host memory, over positions and attachments.
+// DeviceIndexSelector against the definition: sequences whose rows lie in host memory, over positions and attachments.
 void CheckBatchSelector(GpuContext& gpu);
 
 }  // namespace winnow

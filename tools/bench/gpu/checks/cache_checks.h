@@ -5,7 +5,7 @@
 namespace winnow {
 
 void CheckAppend(GpuContext& gpu);
-void CheckDiff(GpuContext& gpu);
+void CheckAssignSlots(GpuContext& gpu);
 void CheckMoves(GpuContext& gpu);  // gather and push
 void CheckFlags(GpuContext& gpu);  // raise and wait
 void CheckPeers(GpuContext& gpu);  // rows, raises and waits of a step with several cache ranks

@@ -171,17 +171,17 @@ void CacheGpu::OpenSequences() {
                                          selection->rope(), gpu_.stream)
                        .ok());
     }
-    Seat(row, sequence);
+    SetRow(row, sequence);
   }
   plan->Upload(gpu_.stream);
 }
 
-void CacheGpu::Seat(int row, uint32_t sequence) {
+void CacheGpu::SetRow(int row, uint32_t sequence) {
   const size_t pages = layout().num_lists() * store->shape().peer_pages();
   WINNOW_CHECK(store->SetPeerPages(sequence, {pages_.data() + row * pages, pages}, gpu_.stream).ok());
   const std::vector<uint32_t> bases(layout().num_lists(), pool_base_);
-  plan->Seat(row, sequence, options_.positions[row], {.slot_pool = peer.slot_pool, .pool_bases = bases},
-             prompt_tokens(row));
+  plan->SetRow(row, sequence, options_.positions[row], {.slot_pool = peer.slot_pool, .pool_bases = bases},
+               prompt_tokens(row));
 }
 
 void CacheGpu::SendHidden(cuda::Stream stream, int plan, int layer) {

@@ -80,7 +80,7 @@ class CacheGpu {
  private:
   void MakeInputs();
   void OpenSequences();
-  void Seat(int row, uint32_t sequence);
+  void SetRow(int row, uint32_t sequence);
   void LoadModel();
 
   GpuContext& gpu_;

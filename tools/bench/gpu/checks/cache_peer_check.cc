@@ -72,7 +72,7 @@ void CheckSentRows(GpuContext& gpu) {
 }
 
 // One of three is late by more than the limit, or its wait is aborted: the others' waits do not end for that.
-void CheckMeetings(GpuContext& gpu) {
+void CheckSignalAndWait(GpuContext& gpu) {
   for (const uint32_t late : {0u, cuda::kWaitTimedOut, cuda::kWaitAborted}) {
     const Peers peers(gpu);
     for (int i = 0; i < kPeers; ++i) {
@@ -80,20 +80,20 @@ void CheckMeetings(GpuContext& gpu) {
       peers.Set(gpu, peers.delta_flags[i] + 1, raised ? kValue : kValue - 1);
     }
     if (late == cuda::kWaitAborted) peers.Set(gpu, peers.aborts[2], 1);
-    gpu.table.step->meet(gpu.stream, {.peers = peers.table,
-                                      .flag = kFlag,
-                                      .layer = 1,
-                                      .value = peers.value,
-                                      .timeout_us = late == cuda::kWaitTimedOut ? 2000u : 2'000'000u});
+    gpu.table.step->signal_and_wait(gpu.stream, {.peers = peers.table,
+                                                 .flag = kFlag,
+                                                 .layer = 1,
+                                                 .value = peers.value,
+                                                 .timeout_us = late == cuda::kWaitTimedOut ? 2000u : 2'000'000u});
     double wrong = 0;
     for (int i = 0; i < kPeers; ++i) {
       wrong += gpu.Download(peers.errors[i], 1)[0] != (i == 2 ? late : 0);
       const auto* const flag = reinterpret_cast<const uint32_t*>(peers.inboxes[i] + kFlag);
       wrong += gpu.Download(flag, 1)[0] != (i == Peers::kIdle ? ~0u : kValue);
     }
-    gpu.report.Check("meeting of three peers, " + std::string(late == 0                     ? "all there"
-                                                              : late == cuda::kWaitTimedOut ? "one late"
-                                                                                            : "one aborted"),
+    gpu.report.Check("flags of three peers, " + std::string(late == 0                     ? "all there"
+                                                            : late == cuda::kWaitTimedOut ? "one late"
+                                                                                          : "one aborted"),
                      wrong, 0);
     gpu.FreeAll();
   }
@@ -103,7 +103,7 @@ void CheckMeetings(GpuContext& gpu) {
 
 void CheckPeers(GpuContext& gpu) {
   CheckSentRows(gpu);
-  CheckMeetings(gpu);
+  CheckSignalAndWait(gpu);
 }
 
 }  // namespace winnow

@@ -85,10 +85,10 @@ void CheckRopeInt8Rows(GpuContext& gpu, int head_dim, int num_rows) {
 
   cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
   params.kv_dtype = Dtype::kI8;
-  auto* const mirror = gpu.New<std::byte>(kv_rows * row_bytes);
+  auto* const copy = gpu.New<std::byte>(kv_rows * row_bytes);
   auto* const place = gpu.New<std::byte>(kv_rows * row_bytes);
   auto* const slots = gpu.New<std::byte>(kv_rows * row_bytes);
-  params.kv_mirror = mirror;
+  params.kv_copy = copy;
   const auto destinations = [&](std::byte* first, size_t bytes) {  // in reverse order
     std::vector<void*> to(kv_rows);
     for (size_t i = 0; i < kv_rows; ++i) to[i] = first + (kv_rows - 1 - i) * bytes;
@@ -96,26 +96,26 @@ void CheckRopeInt8Rows(GpuContext& gpu, int head_dim, int num_rows) {
   };
   params.kv_destinations = destinations(place, row_bytes);
   gpu.table.elementwise->rope_append(gpu.stream, params);
-  params.kv_mirror = nullptr;
+  params.kv_copy = nullptr;
   params.kv_destinations = destinations(slots, code_bytes);
   params.slot_pool = slots;
   params.slot_scales = reinterpret_cast<float*>(slots + kv_rows * code_bytes);
   gpu.table.elementwise->rope_append(gpu.stream, params);
 
-  const std::vector<std::byte> mirrored = gpu.Download(mirror, wanted.size());
+  const std::vector<std::byte> copied = gpu.Download(copy, wanted.size());
   const std::vector<std::byte> placed = gpu.Download(place, wanted.size());
   const std::vector<std::byte> in_slots = gpu.Download(slots, wanted.size());
   double differing[3] = {};
   for (size_t i = 0; i < kv_rows; ++i) {
     const std::byte* const row = &wanted[i * row_bytes];
     const size_t reversed = kv_rows - 1 - i;
-    differing[0] += std::memcmp(&mirrored[i * row_bytes], row, row_bytes) != 0;
+    differing[0] += std::memcmp(&copied[i * row_bytes], row, row_bytes) != 0;
     differing[1] += std::memcmp(&placed[reversed * row_bytes], row, row_bytes) != 0;
     differing[2] += std::memcmp(&in_slots[reversed * code_bytes], row, code_bytes) != 0 ||
                     std::memcmp(&in_slots[kv_rows * code_bytes + reversed * 8], row + code_bytes, 8) != 0;
   }
   const std::string what = absl::StrCat("rope int8 rows, head_dim ", head_dim, " x", num_rows, ": ");
-  gpu.report.Check(what + "mirrored", differing[0], 0);
+  gpu.report.Check(what + "copied", differing[0], 0);
   gpu.report.Check(what + "at their destinations", differing[1], 0);
   gpu.report.Check(what + "in slots", differing[2], 0);
   gpu.FreeAll();

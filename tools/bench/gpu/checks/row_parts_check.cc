@@ -166,10 +166,10 @@ void CheckPartialRope(GpuContext& gpu, int head_dim, int rotary_dim) {
     cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
     params.rotary_dim = turning;
     params.q = gpu.New<float>(q_elements);
-    params.kv_mirror = gpu.New<uint16_t>(kv_elements);
+    params.kv_copy = gpu.New<uint16_t>(kv_elements);
     gpu.table.elementwise->rope_append(gpu.stream, params);
     return std::pair(gpu.Download(params.q, q_elements),
-                     gpu.Download(static_cast<uint16_t*>(params.kv_mirror), kv_elements));
+                     gpu.Download(static_cast<uint16_t*>(params.kv_copy), kv_elements));
   };
   const auto [q, kv] = run(stored, rotary_dim);
   const auto [want_q, want_kv] = run(ordered, 0);

@@ -39,4 +39,4 @@ for tokens in ${LENGTHS:-8000 32000}; do
     sed 's/\(.\{60\}\).*/\1/' "$out/timeline"
   done
 done
-grep -hE "lane|GPU to GPU" "$out/up.log" | tail -3 || true
+grep -hE "peer link|GPU to GPU" "$out/up.log" | tail -3 || true

@@ -13,7 +13,7 @@
 #include "tools/bench/gpu/sections.h"
 #include "tools/bench/gpu/serving/serve_answers.h"
 #include "tools/bench/gpu/serving/serve_checks.h"
-#include "tools/bench/gpu/serving/serve_lanes.h"
+#include "tools/bench/gpu/serving/serve_peers.h"
 
 ABSL_DECLARE_FLAG(std::string, demo_model);
 ABSL_DECLARE_FLAG(std::string, demo_golden);
@@ -161,7 +161,7 @@ void Check(GpuContext& gpu) {
   if (!CanServeDemo(gpu)) return;
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
-  CheckLanes(gpu);
+  CheckPeers(gpu);
 }
 
 // What clients see of `batch` requests that are sent together.
@@ -217,7 +217,7 @@ void Bench(GpuContext& gpu) {
   if (winnow.empty() || (model.empty() && !std::filesystem::exists(absl::GetFlag(FLAGS_demo_model)))) return;
   setenv("WINNOW_BINARY", winnow.c_str(), 1);
   if (!model.empty()) absl::SetFlag(&FLAGS_demo_model, model);
-  BenchLanes(gpu);
+  BenchPeers(gpu);
   if (!absl::GetFlag(FLAGS_serve_by_frames)) return;
   const std::string devices = absl::GetFlag(FLAGS_serve_devices);
   const auto cluster =

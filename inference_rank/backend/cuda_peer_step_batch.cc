@@ -1,0 +1,309 @@
+#include "inference_rank/backend/cuda_peer_step_batch.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "common/selection/attended_set.h"
+#include "inference_rank/backend/cuda_peer_step_link.h"
+#include "kernels/cuda/device/arena.h"
+#include "kernels/cuda/select/predict.h"
+#include "transport/wire/wire.h"
+
+namespace winnow {
+namespace {
+
+DecodeSlotShape SlotShape(const PeerStepShape& peer_link, const ModelConfig& config) {
+  const SelectionSpec& spec = peer_link.spec;
+  DecodeSlotShape shape{.layout = config.kv_layout(Dtype::kBf16),
+                        .max_rows = peer_link.max_rows,
+                        .hidden_size = config.hidden_size,
+                        .sinks = spec.sink_tokens,
+                        .recent_tokens = spec.recent_tokens,
+                        .ring_tokens = wire::RingTokens(spec.recent_tokens, kBlockTokens, kSlotPageTokens),
+                        .as_working_set = true};
+  shape.max_budget = GreatestHeadBudget(spec, shape.layout.num_lists());
+  for (size_t list = 0; list < shape.layout.num_lists(); ++list) {
+    shape.pool_slots =
+        std::max(shape.pool_slots, PoolSlots(spec, list, peer_link.max_positions, shape.layout.group_size()));
+  }
+  return shape;
+}
+
+// Layers whose residual the cache rank wants: to project queries from, or to know that the step has begun.
+int HiddenLayers(const SelectionSpec& spec, int num_layers) {
+  switch (spec.predictor) {
+    case Predictor::kDepth:
+      return num_layers - static_cast<int>(spec.lookahead);
+    case Predictor::kExact:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<PeerStepShape> CudaPeerStepBatch::Complete(PeerStepShape shape, const ModelConfig& config) {
+  if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
+    return absl::FailedPreconditionError("a peer link serves the predictors exact, depth, last and temporal");
+  }
+  if (shape.spec.scorer != Scorer::kToken && shape.spec.scorer != Scorer::kTwoStage) {
+    return absl::FailedPreconditionError("a peer link serves the scorers token and two-stage");
+  }
+  const DecodeSlotShape slots = SlotShape(shape, config);
+  if (slots.pool_slots < slots.max_budget) {
+    return absl::FailedPreconditionError("the budget covers the whole context");
+  }
+  shape.hidden_size = config.hidden_size;
+  shape.pages_per_list = slots.pages_per_list();
+  return shape;
+}
+
+size_t CudaPeerStepBatch::DeviceBytes(const PeerStepShape& shape, const ModelConfig& config, int num_gpus) {
+  const size_t sums = num_gpus > 1 ? TensorParallelMemory::Bytes(config, num_gpus, shape.max_rows) : 0;
+  // Beside inbox and tables: the graph's state and the peer links' flags, which are small.
+  return DecodeSlots::BytesOver(SlotShape(shape, config)) + sums + (size_t{16} << 20);
+}
+
+uint32_t CudaPeerStepBatch::MaxListRows(const PeerStepShape& shape, const ModelConfig& config) {
+  return SlotShape(shape, config).max_list_rows();
+}
+
+CudaPeerStepBatch::CudaPeerStepBatch(cuda::Device& device, CudaForward& forward, const cuda::DeviceMemory& slot_memory,
+                                     const PeerStepShape& shape, RunOnGpus run_on_gpus)
+    : device_(device),
+      forward_(forward),
+      slot_memory_(slot_memory),
+      shape_(shape),
+      exchange_(SlotShape(shape, forward.layers().config()).exchange()),
+      run_on_gpus_(std::move(run_on_gpus)),
+      stream_(device.NewStream()),
+      batch_rows_(shape.max_rows) {}
+
+absl::StatusOr<std::shared_ptr<CudaPeerStepBatch>> CudaPeerStepBatch::Create(cuda::Device& device, CudaForward& forward,
+                                                                             const cuda::DeviceMemory& slot_memory,
+                                                                             const PeerStepShape& shape,
+                                                                             RunOnGpus run_on_gpus) {
+  std::shared_ptr<CudaPeerStepBatch> batch(
+      new CudaPeerStepBatch(device, forward, slot_memory, shape, std::move(run_on_gpus)));
+  WINNOW_RETURN_IF_ERROR(batch->Allocate());
+  return batch;
+}
+
+absl::Status CudaPeerStepBatch::Allocate() {
+  WINNOW_ASSIGN_OR_RETURN(
+      slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_, forward_.layers().config()), slot_memory_.data()));
+  void* inputs = nullptr;
+  const auto carve = [&](void* region) {
+    cuda::Arena arena(region);
+    inputs = arena.Take(DecodeGraph::InputBytes(shape_.max_rows));
+    outputs_.tokens = arena.TakeArray<uint32_t>(shape_.max_rows);
+    outputs_.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
+    outputs_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    return arena.used_bytes();
+  };
+  WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
+  carve(pinned_->data());
+  inputs_ = DecodeGraph::InputsAt(shape_.max_rows, inputs);
+  if (const WeightShard shard = forward_.layers().weights().shard(); shard.count > 1) {
+    WINNOW_ASSIGN_OR_RETURN(sums_,
+                            TensorParallelMemory::Create(device_, forward_.layers(), shard.count, shape_.max_rows));
+  }
+  return absl::OkStatus();
+}
+
+CudaPeerStepBatch::~CudaPeerStepBatch() {
+  if (graph_ == nullptr) return;
+  graph_->Abort();
+  (void)device_.Synchronize(graph_->stream());
+}
+
+int CudaPeerStepBatch::TakePlace(CudaPeerStepLink* peer_link) {
+  const auto free = std::find(peer_links_.begin(), peer_links_.end(), nullptr);
+  if (free == peer_links_.end()) return -1;
+  *free = peer_link;
+  return static_cast<int>(free - peer_links_.begin());
+}
+
+void CudaPeerStepBatch::LeavePlace(int place) {
+  if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
+  peer_links_[place] = nullptr;
+}
+
+absl::Status CudaPeerStepBatch::Join(std::span<PeerStepBatch* const> batches) {
+  const WeightShard shard = forward_.layers().weights().shard();
+  WINNOW_CHECK(graph_ == nullptr);
+  if (batches.size() != static_cast<size_t>(shard.count) || batches[shard.index] != this) {
+    return absl::FailedPreconditionError("the peer links are not of one GPU each, in the GPUs' order");
+  }
+  DecodeGraphOptions options;
+  if (shard.count > 1) {
+    options.group = {.rank = shard.index, .num_ranks = shard.count};
+    for (int i = 0; i < shard.count; ++i) {
+      options.group.boxes[i] =
+          static_cast<CudaPeerStepBatch*>(batches[i])->sums_->box();  // batches of one rank are of one kind
+    }
+  }
+  options.mode = DecodeMode::kDisaggregated;
+  options.hidden_layers = HiddenLayers(shape_.spec, exchange_.layout.num_layers);
+  options.token_log_steps = 1;
+  options.wait_timeout_us = wire::kPeerTimeoutUs;
+  options.digests_rows = true;
+  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  return absl::OkStatus();
+}
+
+void CudaPeerStepBatch::AssignRow(int batch_row, PeerStepLink& peer_link, std::span<const uint32_t> pages) {
+  batch_rows_[batch_row] = {.place = static_cast<CudaPeerStepLink&>(peer_link).place(),
+                            .pages = {pages.begin(), pages.end()},
+                            .was_decoded = false};
+}
+
+void CudaPeerStepBatch::FillInputs(std::span<const Row> rows) {
+  std::fill_n(inputs_.token_ids, shape_.max_rows, 0u);
+  std::fill_n(inputs_.positions, shape_.max_rows, cuda::kNoPosition);
+  std::fill_n(inputs_.draws, shape_.max_rows, cuda::SampleRow{});
+  std::fill_n(inputs_.inboxes, shape_.max_rows, nullptr);
+  std::fill_n(inputs_.peers, cuda::kMaxExchangePeers, cuda::ExchangePeer{});
+  batch_rows_of_step_.clear();
+  follows_.clear();
+  for (const Row& row : rows) {
+    batch_rows_of_step_.push_back(row.batch_row);
+    follows_.push_back(batch_rows_[row.batch_row].was_decoded);
+    const cuda::ExchangePeer peer = peer_link_of(row.batch_row).peer();
+    inputs_.peers[batch_rows_[row.batch_row].place] = peer;
+    inputs_.inboxes[row.batch_row] = peer.inbox;
+    inputs_.token_ids[row.batch_row] = row.token_id;
+    inputs_.positions[row.batch_row] = row.position;
+    const TokenDraw draw = row.draw.value_or(TokenDraw());
+    inputs_.draws[row.batch_row] = {.temperature = draw.temperature,
+                                    .top_p = draw.top_p,
+                                    .top_k = draw.top_k,
+                                    .min_p = draw.min_p,
+                                    .sample_index = draw.sample_index,
+                                    .token_index = draw.token_index - 1,  // the step's beginning adds one
+                                    .seed = draw.seed};
+  }
+  for (size_t batch_row = 0; batch_row < batch_rows_.size(); ++batch_row) {
+    RowState& state = batch_rows_[batch_row];
+    const bool decodes = inputs_.positions[batch_row] != cuda::kNoPosition;
+    if (decodes && !state.was_decoded) slots_->SetRow(static_cast<int>(batch_row), state.pages, graph_->stream());
+    state.was_decoded = decodes;
+  }
+}
+
+void CudaPeerStepBatch::EnqueueOutputs(std::span<const Row> rows, int num_rows) {
+  const cuda::Stream stream = graph_->stream();
+  device_.CopyAsync(outputs_.tokens, graph_->next_tokens(), num_rows * sizeof(uint32_t), stream);
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.takes_mass; })) {
+    const size_t count = exchange_.masses_per_plan();
+    device_.CopyAsync(outputs_.masses, slots_->inbox().masses + (steps_ - 1) % 2 * count,
+                      count * sizeof(cuda::MeasuredMass), stream);
+  }
+  device_.CopyAsync(outputs_.digests, slots_->inbox().digests,
+                    3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest), stream);
+  for (size_t place = 0; place < peer_links_.size(); ++place) {
+    if (inputs_.peers[place].inbox != nullptr) peer_links_[place]->EnqueueCounts(stream);
+  }
+  const size_t vocab = forward_.layers().config().vocab_size;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].draw.has_value()) continue;
+    device_.CopyAsync(forward_.host_logits() + i * vocab, forward_.layers().logits() + rows[i].batch_row * vocab,
+                      vocab * sizeof(float), stream);
+  }
+}
+
+void CudaPeerStepBatch::TakeMasses(std::span<const Row> rows) {
+  const size_t heads = exchange_.layout.num_kv_heads;
+  masses_of_rows_.resize(rows.size());
+  for (size_t i = 0; i < rows.size(); ++i) {
+    std::vector<float>& masses = masses_of_rows_[i];
+    masses.clear();
+    if (!rows[i].takes_mass || !follows_[i]) continue;
+    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
+      const cuda::MeasuredMass& entry =
+          outputs_.masses[(list / heads * shape_.max_rows + rows[i].batch_row) * heads + list % heads];
+      masses.push_back(entry.plan == steps_ - 1 ? entry.mass : std::numeric_limits<float>::quiet_NaN());
+    }
+  }
+}
+
+void CudaPeerStepBatch::TakeCounts() {
+  const size_t heads = exchange_.layout.num_kv_heads, per_layer = exchange_.counts_per_layer();
+  counts_of_rows_.clear();
+  for (const int batch_row : batch_rows_of_step_) {
+    const uint32_t* const selected = peer_link_of(batch_row).counts();
+    const uint32_t* const pushed = selected + exchange_.layout.num_layers * per_layer;
+    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
+      const size_t entry = list / heads * per_layer + batch_row * heads + list % heads;
+      counts_of_rows_.push_back({.selected = selected[entry], .pushed = pushed[entry]});
+    }
+  }
+}
+
+void CudaPeerStepBatch::CompareDigests() {
+  const size_t lists = exchange_.lists_per_layer(), heads = exchange_.layout.num_kv_heads;
+  const cuda::RowDigest* const theirs = outputs_.digests + (steps_ - 1) % 2 * lists;
+  for (size_t row = 0; row < batch_rows_of_step_.size() && !own_digests_.empty(); ++row) {
+    if (!follows_[row]) continue;
+    for (size_t list = batch_rows_of_step_[row] * heads; list < (batch_rows_of_step_[row] + 1) * heads; ++list) {
+      const cuda::RowDigest &own = own_digests_[list], &their = theirs[list];
+      if (own.plan != steps_ - 1 || their.plan != own.plan || own.digest == their.digest) continue;
+      peer_link_of(batch_rows_of_step_[row])
+          .Abort(
+              absl::DataLossError(absl::StrCat("rows of layer ", own.plan % exchange_.layout.num_layers, ", kv head ",
+                                               list % heads, " are not those that the cache rank holds")));
+    }
+  }
+  own_digests_.assign(outputs_.digests + 2 * lists, outputs_.digests + 3 * lists);
+}
+
+void CudaPeerStepBatch::RunTogether(const std::function<void(int)>& work) {
+  if (run_on_gpus_ != nullptr) return run_on_gpus_(work);
+  work(0);
+}
+
+absl::Status CudaPeerStepBatch::Prepare(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+  const auto last =
+      std::max_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.batch_row < b.batch_row; });
+  return graph_->Prepare(last->batch_row + 1);
+}
+
+absl::Status CudaPeerStepBatch::Decode(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+  const cuda::Stream stream = graph_->stream();
+  forward_.FlushMoves(stream);
+  FillInputs(rows);
+  graph_->EnqueueInputs(inputs_);
+  const int num_rows = *std::max_element(batch_rows_of_step_.begin(), batch_rows_of_step_.end()) + 1;
+  absl::Status status = graph_->Step(num_rows);
+  ++steps_;
+  EnqueueOutputs(rows, num_rows);
+  if (const absl::Status done = device_.Synchronize(stream); status.ok()) status = done;
+  if (!status.ok()) {
+    forward_.NoteFailure(status);
+    return status;
+  }
+  WINNOW_RETURN_IF_ERROR(graph_->WaitError());
+  TakeMasses(rows);
+  TakeCounts();
+  CompareDigests();
+  return absl::OkStatus();
+}
+
+void CudaPeerStepBatch::Abort(const absl::Status& why) {
+  if (graph_ != nullptr) graph_->Abort();
+  for (CudaPeerStepLink* peer_link : peer_links_) {
+    if (peer_link != nullptr) peer_link->Abort(why);
+  }
+}
+
+std::span<float> CudaPeerStepBatch::logits(size_t row) {
+  const size_t vocab = forward_.layers().config().vocab_size;
+  return {forward_.host_logits() + row * vocab, vocab};
+}
+
+}  // namespace winnow

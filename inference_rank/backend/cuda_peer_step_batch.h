@@ -1,0 +1,114 @@
+#pragma once
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "inference_rank/backend/cuda_forward.h"
+#include "kernels/cuda/step/exchange.h"
+#include "model/device/decode_graph.h"
+#include "model/device/decode_slots.h"
+#include "model/peer_step_link.h"
+
+namespace winnow {
+
+class CudaPeerStepLink;
+
+// The steps of a GPU's batch: a step is one graph (DecodeGraph), over the slots of the rank's working sets, whichever
+// cache ranks its rows belong to. Shares activations with the forward pass, which does nothing meanwhile.
+class CudaPeerStepBatch final : public PeerStepBatch {
+ public:
+  // `shape` without hidden_size and pages_per_list, which follow from the rest. FAILED_PRECONDITION for selections that
+  // no peer link serves.
+  static absl::StatusOr<PeerStepShape> Complete(PeerStepShape shape, const ModelConfig& config);
+  // Device memory of a batch on a GPU among so many, and the longest list of its rows, for a complete shape.
+  static size_t DeviceBytes(const PeerStepShape& shape, const ModelConfig& config, int num_gpus);
+  static uint32_t MaxListRows(const PeerStepShape& shape, const ModelConfig& config);
+
+  // Runs work(i) on GPU i's thread, for all GPUs at once.
+  using RunOnGpus = std::function<void(const std::function<void(int)>& work)>;
+  // `slot_memory` holds the slots of all working sets. All arguments outlive the batch. `run_on_gpus`: of several GPUs.
+  static absl::StatusOr<std::shared_ptr<CudaPeerStepBatch>> Create(cuda::Device& device, CudaForward& forward,
+                                                                   const cuda::DeviceMemory& slot_memory,
+                                                                   const PeerStepShape& shape,
+                                                                   RunOnGpus run_on_gpus = nullptr);
+  ~CudaPeerStepBatch() override;
+
+  // What cache ranks map: the slots, and what belongs to rows.
+  const cuda::DeviceMemory& slot_memory() const { return slot_memory_; }
+  const cuda::DeviceMemory& inbox_memory() const { return slots_->inbox_memory(); }
+  const cuda::ExchangeShape& exchange() const { return exchange_; }
+  cuda::Device& device() const { return device_; }
+  cuda::Stream stream() const { return stream_; }  // for peer links to begin with
+  // A peer link's place among the peers of a step, for its life; -1: all are taken. `place` of a peer link that ends is
+  // free.
+  int TakePlace(CudaPeerStepLink* peer_link);
+  // Waits until no step is under way.
+  void LeavePlace(int place);
+
+  const PeerStepShape& shape() const override { return shape_; }
+  absl::Status Join(std::span<PeerStepBatch* const> batches) override;
+  void RunTogether(const std::function<void(int)>& work) override;
+  void AssignRow(int batch_row, PeerStepLink& peer_link, std::span<const uint32_t> pages) override;
+  uint32_t next_step() const override { return steps_ + 1; }
+  absl::Status Prepare(std::span<const Row> rows) override;
+  absl::Status Decode(std::span<const Row> rows) override;
+  void Abort(const absl::Status& why) override;
+  uint32_t drawn_token(size_t row) const override { return outputs_.tokens[batch_rows_of_step_[row]]; }
+  std::span<float> logits(size_t row) override;
+  std::span<const float> captured_mass(size_t row) const override { return masses_of_rows_[row]; }
+  std::span<const ListCounts> counts(size_t row) const override {
+    return {counts_of_rows_.data() + row * exchange_.layout.num_lists(), exchange_.layout.num_lists()};
+  }
+
+ private:
+  struct RowState {
+    int place = -1;  // of the peer link
+    std::vector<uint32_t> pages;
+    bool was_decoded = false;  // by the last step: the device has its lists
+  };
+  // Pinned.
+  struct Outputs {
+    uint32_t* tokens = nullptr;            // [max_rows]
+    cuda::MeasuredMass* masses = nullptr;  // of a plan, as InferenceInbox::masses
+    cuda::RowDigest* digests = nullptr;    // as InferenceInbox::digests
+  };
+
+  CudaPeerStepBatch(cuda::Device& device, CudaForward& forward, const cuda::DeviceMemory& slot_memory,
+                    const PeerStepShape& shape, RunOnGpus run_on_gpus);
+  absl::Status Allocate();
+  void FillInputs(std::span<const Row> rows);
+  void EnqueueOutputs(std::span<const Row> rows, int num_rows);
+  // Masses are those of the step before, where a row takes them.
+  void TakeMasses(std::span<const Row> rows);
+  void TakeCounts();
+  // Ends peer links whose rows of the step before were not what their cache rank has.
+  void CompareDigests();
+  CudaPeerStepLink& peer_link_of(int batch_row) const { return *peer_links_[batch_rows_[batch_row].place]; }
+
+  cuda::Device& device_;
+  CudaForward& forward_;
+  const cuda::DeviceMemory& slot_memory_;
+  const PeerStepShape shape_;
+  const cuda::ExchangeShape exchange_;
+  const RunOnGpus run_on_gpus_;
+  const cuda::Stream stream_;
+  std::unique_ptr<DecodeSlots> slots_;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  std::unique_ptr<TensorParallelMemory> sums_;  // of several GPUs
+  std::unique_ptr<DecodeGraph> graph_;          // from Join on
+  DecodeGraph::Inputs inputs_;                  // pinned
+  Outputs outputs_;
+  std::array<CudaPeerStepLink*, cuda::kMaxExchangePeers> peer_links_ = {};  // by place
+  std::vector<RowState> batch_rows_;
+  uint32_t steps_ = 0;  // the number of the last one, as the graph counts them
+  // Of the last step:
+  std::vector<int> batch_rows_of_step_;
+  std::vector<bool> follows_;                 // [row] its sequence was in the step before
+  std::vector<cuda::RowDigest> own_digests_;  // [max_rows][num_kv_heads]
+  std::vector<std::vector<float>> masses_of_rows_;
+  std::vector<ListCounts> counts_of_rows_;  // [rows][num_lists]
+};
+
+}  // namespace winnow

@@ -1,0 +1,56 @@
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "inference_rank/backend/cuda_peer_step_batch.h"
+#include "kernels/cuda/step/exchange.h"
+#include "model/peer_step_link.h"
+#include "transport/peer/peer_link.h"
+
+namespace winnow {
+
+// A peer link to another GPU of this host.
+class CudaPeerStepLink final : public PeerStepLink {
+ public:
+  // `shape`: that of the batch, and what the peer link carries. RESOURCE_EXHAUSTED where the batch has no place.
+  static absl::StatusOr<std::unique_ptr<CudaPeerStepLink>> Create(std::shared_ptr<CudaPeerStepBatch> batch,
+                                                                  const PeerStepShape& shape);
+  ~CudaPeerStepLink() override;
+
+  const PeerStepShape& shape() const override { return shape_; }
+  const std::shared_ptr<PeerStepBatch>& batch() const override { return batch_; }
+  const std::string& address() const override { return link_->LocalAddress(); }
+  absl::Status Connect(std::string_view peer_address) override;
+  void* StagingPlace(uint64_t push) const override {
+    return cuda::PushStagingPlace(exchange_.layout, link_->region(1), push);
+  }
+  uint64_t staging_places() const override { return cuda::kPushStagingPlaces; }
+  uint32_t staging_tokens() const override { return cuda::kPushStagingTokens; }
+  void Abort(const absl::Status& why) override { link_->Abort(why); }
+  absl::Status status() const override { return link_->status(); }
+
+  // For the batch:
+  int place() const { return place_; }
+  cuda::ExchangePeer peer() const;  // in a step; after Connect
+  // Copies what the cache rank has counted in a step to where counts() has it: as InferenceInbox::counts.
+  void EnqueueCounts(cuda::Stream stream);
+  const uint32_t* counts() const { return static_cast<const uint32_t*>(pinned_->data()); }
+
+ private:
+  CudaPeerStepLink(std::shared_ptr<CudaPeerStepBatch> batch, const PeerStepShape& shape);
+  absl::Status Allocate();
+  size_t num_counts() const { return 2 * exchange_.layout.num_layers * exchange_.counts_per_layer(); }
+
+  CudaPeerStepBatch& cuda_batch_;
+  const std::shared_ptr<PeerStepBatch> batch_;  // the same
+  const PeerStepShape shape_;
+  const cuda::ExchangeShape exchange_;
+  const int place_;
+  std::unique_ptr<cuda::DeviceMemory> flags_memory_;
+  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  cuda::InferenceInbox inbox_;  // its flags and counts alone
+  std::unique_ptr<cuda::PeerLink> link_;
+};
+
+}  // namespace winnow
