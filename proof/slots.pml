@@ -24,7 +24,7 @@
  * Each of these must be found wrong:
  *   -DPLANTED_REUSE_ON_TIMEOUT   a peer link that has failed gives its batch rows back without waiting for the other side
  *   -DPLANTED_CANCEL_AT_ONCE     a cancel gives the batch row back while a step is under way
- *   -DPLANTED_LOST_ROW          a sequence that is cancelled while its grant is under way keeps its batch row for ever
+ *   -DPLANTED_LOST_ROW           a sequence that is cancelled while its grant is under way keeps its batch row for ever
  *   -DHOST_STOPS                 the quarantine is a time, so that it does not cover an announcement that the host of
  *                                the cache rank has received and launches only after it: one that is stopped for longer
  *                                than the quarantine. A limit of today's peer links (docs/reliability.md), not planted.
@@ -49,7 +49,7 @@ byte row_of[SEQUENCES + 1];
 byte steps_left[SEQUENCES + 1] = 1;
 bool cancelled[SEQUENCES + 1];
 
-byte has_row[ROWS];        /* by the cache rank's book */
+byte has_row[ROWS];     /* by the cache rank's book */
 byte writes_for[ROWS];  /* kernels under way: for this sequence */
 bool flag[ROWS];        /* notified */
 bool link_ended;         /* the inference rank has given the peer link up */

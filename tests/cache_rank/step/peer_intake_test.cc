@@ -261,7 +261,7 @@ TEST_F(PeerIntakeTest, ARowThatCannotBeStoredIsToldAndItsSequenceLeavesTheBatch)
 
   SendPlan({{1, kPrompt + 1, 0}, {2, kPrompt + 1, 1}});
   EndPlans(1);
-  EXPECT_THAT(rank_->failed, ElementsAre(Pair(1, 0), Pair(1, 0))) << "it sits no longer";
+  EXPECT_THAT(rank_->failed, ElementsAre(Pair(1, 0), Pair(1, 0))) << "it has no batch row any more";
   EXPECT_EQ(WatermarkOf(1), kPrompt + 1) << "nothing was decoded behind the row";
   EXPECT_EQ(WatermarkOf(2), kPrompt + 2);
 }
