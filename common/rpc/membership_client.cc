@@ -17,7 +17,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFirstBackoff{50};
 constexpr milliseconds kLastBackoff{500};
 // The router dials back before it answers.
-constexpr milliseconds kRegisterTimeout{2000};
+constexpr milliseconds kFirstRegisterTimeout{2000};
+// A router, or this rank when it is dialed, may be short of CPU: whoever found the time too short allows twice as much.
+constexpr milliseconds kLastRegisterTimeout{8000};
 constexpr milliseconds kLeaveTimeout{500};
 constexpr std::chrono::seconds kComplaintInterval{30};
 
@@ -44,6 +46,7 @@ MembershipClient::MembershipClient(Options options)
     : options_(std::move(options)),
       registration_(options_.registration),
       running_(2 * kLongestWait, Clock::now()),
+      register_timeout_(kFirstRegisterTimeout),
       thread_([this] { Run(); }) {}
 
 MembershipClient::~MembershipClient() {
@@ -110,13 +113,14 @@ bool MembershipClient::Session(const HostPort& router) {
   if (status.ok()) {
     grpc::ClientContext context;
     SetTimeout(context, std::chrono::duration_cast<std::chrono::microseconds>(
-                            std::clamp<Clock::duration>(until_fence, milliseconds(20), kRegisterTimeout)));
+                            std::clamp<Clock::duration>(until_fence, milliseconds(20), register_timeout_)));
     status = FromGrpc(stub_->Register(&context, registration_, &registered));
   }
   if (!status.ok()) {
     if (IsRefusal(status)) {
       Refused(status);
     } else {
+      if (absl::IsDeadlineExceeded(status)) register_timeout_ = std::min(2 * register_timeout_, kLastRegisterTimeout);
       Complain(Annotate(status, absl::StrCat("the router at ", address)));
     }
     return false;

@@ -82,6 +82,7 @@ class MembershipClient {
   RunningClock running_;
   Clock::time_point answered_{};           // when the newest answered message was sent, by the running clock
   std::chrono::milliseconds lease_{2000};  // as the router said
+  std::chrono::milliseconds register_timeout_;
 
   std::mutex mutex_;
   std::condition_variable stop_changed_;

@@ -13,7 +13,7 @@
 namespace winnow {
 namespace {
 
-// Each call blocks one for a dial_timeout at most.
+// Each call blocks one for a dial_timeout or two, a DialBack for as long as the rank that registers waits.
 constexpr size_t kThreads = 8;
 
 // A process that was starved of CPU for a moment has not lost its links.
@@ -54,9 +54,8 @@ Reachability::~Reachability() {
 
 void Reachability::DialBack(const v1::RegisterRequest& request, std::chrono::milliseconds limit,
                             std::function<void(const absl::Status&)> done) {
-  const auto timeout = std::min(options_.dial_timeout, limit);
-  boost::asio::post(pool_, [this, request, timeout, done = std::move(done)] {
-    const absl::Status status = Dial(request.identity(), request.hosted_by_rank(), timeout, options_.credentials);
+  boost::asio::post(pool_, [this, request, limit, done = std::move(done)] {
+    const absl::Status status = Dial(request.identity(), request.hosted_by_rank(), limit, options_.credentials);
     {
       const std::lock_guard lock(mutex_);
       const std::string& name = request.identity().rank();

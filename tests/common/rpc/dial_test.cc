@@ -1,5 +1,15 @@
 #include "common/rpc/dial.h"
 
+#include <arpa/inet.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/server_posix.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
 #include "common/rpc/admin_service.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
@@ -45,6 +55,28 @@ TEST_F(DialTest, IsNotContentWithAnotherProcess) {
   const absl::Status status = Dial(earlier, "", kPatience);
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr(ToString(identity_) + " of cluster \"c\" answers there"));
+}
+
+// A machine whose cores are busy accepts connections, and the process comes to them later.
+TEST_F(DialTest, ReachesAProcessThatIsSlowToTakeAConnection) {
+  grpc::ServerBuilder builder;
+  builder.RegisterService(admin_.get());
+  const std::unique_ptr<grpc::Server> slow = builder.BuildAndStart();
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const absl::Cleanup closes_listener = [&] { close(listener); };
+  sockaddr_in name{
+      .sin_family = AF_INET, .sin_port = 0, .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
+  socklen_t length = sizeof name;
+  ASSERT_EQ(bind(listener, reinterpret_cast<const sockaddr*>(&name), sizeof name), 0);
+  ASSERT_EQ(listen(listener, 8), 0);
+  ASSERT_EQ(getsockname(listener, reinterpret_cast<sockaddr*>(&name), &length), 0);
+  const std::jthread accepts([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    grpc::AddInsecureChannelFromFd(slow.get(), accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  });
+  v1::Identity there = identity_;
+  there.set_address(absl::StrCat("127.0.0.1:", ntohs(name.sin_port)));
+  EXPECT_EQ(Dial(there, "", kPatience), absl::OkStatus());
 }
 
 TEST_F(DialTest, SaysThatNobodyAnswers) {

@@ -24,6 +24,7 @@ class FakeMembership final : public v1::MembershipService::Service {
  public:
   grpc::Status Register(grpc::ServerContext*, const v1::RegisterRequest* request,
                         v1::RegisterResponse* response) override {
+    if (register_takes > milliseconds(0)) std::this_thread::sleep_for(register_takes);
     const std::lock_guard lock(mutex);
     ++register_calls;
     changed.notify_all();
@@ -72,6 +73,7 @@ class FakeMembership final : public v1::MembershipService::Service {
     return changed.wait_for(lock, seconds(20), condition);
   }
 
+  milliseconds register_takes{0};  // set before anybody registers
   std::mutex mutex;
   std::condition_variable changed;
   // Guarded by mutex.
@@ -161,6 +163,14 @@ TEST_F(MembershipClientTest, RegistersBeatsWithItsLoadAndLeaves) {
   EXPECT_TRUE(membership_.left.contains(identity_.incarnation()));
   server_->Shutdown(milliseconds(0));  // waits for the heartbeat stream's handler
   EXPECT_FALSE(membership_.stream_ended_before_goodbye) << "that would be taken for a death";
+}
+
+// On a machine without free cores the router dials the rank for longer than a call of two seconds lasts.
+TEST_F(MembershipClientTest, WaitsLongerForARouterThatWasLate) {
+  membership_.register_takes = milliseconds(2500);
+  membership_.lease_ms = kLongLeaseMs;
+  MembershipClient client(Options());
+  ASSERT_TRUE(membership_.Await([&] { return !serving_.empty(); }));
 }
 
 TEST_F(MembershipClientTest, RegistersAgainWhenItIsUnknown) {
