@@ -52,6 +52,11 @@ absl::StatusOr<std::unique_ptr<Cluster>> FindCluster(const ChaosOptions& options
           "--faults=", options.faults, ": links and disks are struck only of a cluster that is started here, whose ",
           "processes have networks and a disk of their own"));
     }
+    for (const FaultKind& kind : plan.kinds) {
+      if (!kind.gives_orders()) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("--faults=", AbslSv(kind.name), ": ranks are drained only of a cluster that is started here"));
+    }
     return Cluster::Attach(absl::StrSplit(options.server, ','), absl::StrSplit(options.metrics, ','));
   }
   std::vector<std::string> all = {"--prefix-cache=false"};

@@ -188,7 +188,7 @@ const std::vector<Rule>& Rules() {
       {"cmd/chaos/sandbox", {"common/*", "cmd/up"}},
       {"cmd/chaos/cluster", {"common/*", "cmd/status", "cmd/up", "cmd/chaos/sandbox"}},
       {"cmd/chaos/load", {"common/*", "tools/load", "cmd/chaos/cluster"}},
-      {"cmd/chaos/faults", {"common/*", "cmd/up", "cmd/chaos/cluster", "cmd/chaos/sandbox"}},
+      {"cmd/chaos/faults", {"common/*", "cmd/admin", "cmd/up", "cmd/chaos/cluster", "cmd/chaos/sandbox"}},
       {"cmd/chaos/modes", {"common/*", "tools/load", "cmd/chaos/cluster", "cmd/chaos/faults", "cmd/chaos/load"}},
       {"cmd/chaos", {"common/*", "tools/load", "cmd/chaos/faults", "cmd/chaos/modes"}},
       {"cmd/chat", {"common/*", "clients/cpp"}},

@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kFindLimit{3'000};      // for processes that run
-constexpr milliseconds kOwnFindLimit{15'000};  // for those that were started just now
+constexpr milliseconds kOwnFindLimit{60'000};  // for those that were started just now
 // Between what a process says of its start and what the kernel says, which counts in other units.
 constexpr double kStartTolerance_s = 3;
 

@@ -41,6 +41,8 @@ class Cluster {
                                                          std::vector<std::string> router_metrics);
 
   const std::vector<std::string>& http() const { return http_; }
+  // Where its routers take orders; empty where it was not started here.
+  std::vector<std::string> router_grpc() const { return own_ ? own_->router_grpc() : std::vector<std::string>(); }
   bool is_own() const { return own_ != nullptr; }
   // What its processes have of their own; null: they share it with the machine.
   const Network* network() const { return own_ ? own_->network() : nullptr; }

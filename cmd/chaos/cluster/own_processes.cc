@@ -189,7 +189,12 @@ absl::Status OwnProcesses::StartPart(std::vector<std::string> command, const std
     return absl::InternalError(absl::StrCat("cannot read \"", parts_.back().server->ready_line(), "\""));
   }
   metrics.resize(http.size());  // the routers' come first
-  if (!host.empty()) http = {absl::StrCat(host, ":", kHttpPort)};
+  std::vector<std::string> grpc = absl::StrSplit(values["grpc"], ',');
+  if (!host.empty()) {
+    http = {absl::StrCat(host, ":", kHttpPort)};
+    grpc = {absl::StrCat(host, grpc.front().substr(grpc.front().rfind(':')))};
+  }
+  router_grpc_.insert(router_grpc_.end(), grpc.begin(), grpc.end());
   http_.insert(http_.end(), http.begin(), http.end());
   router_metrics_.insert(router_metrics_.end(), metrics.begin(), metrics.end());
   return absl::OkStatus();

@@ -27,8 +27,9 @@ class OwnProcesses {
                                                              bool (*is_interrupted)());
   ~OwnProcesses();
 
-  // Of the routers: HTTP, and metrics.
+  // Of the routers: HTTP, gRPC, and metrics.
   const std::vector<std::string>& http() const { return http_; }
+  const std::vector<std::string>& router_grpc() const { return router_grpc_; }
   const std::vector<std::string>& router_metrics() const { return router_metrics_; }
   // The processes that run on the host with that address.
   std::vector<pid_t> ProcessesAt(const std::string& host) const;
@@ -48,7 +49,7 @@ class OwnProcesses {
   std::unique_ptr<SmallDisk> disk_;
   std::unique_ptr<Network> network_;
   std::vector<Part> parts_;  // the routers' first
-  std::vector<std::string> http_, router_metrics_;
+  std::vector<std::string> http_, router_grpc_, router_metrics_;
   // Logs on the small disk, and where they go in the end; empty: nowhere.
   std::vector<std::pair<std::string, std::string>> disk_log_copies_;
 };

@@ -36,6 +36,14 @@ const std::vector<FaultKind>& AllFaults() {
       {"kill-prefill", Action::kKill, "inference-rank", "prefill", "kill -9 of a rank named prefill..."},
       {"kill-cache", Action::kKill, "cache-rank", "", "kill -9 of a cache rank"},
       {"kill-router", Action::kKill, "router", "", "kill -9 of a router; clients resume their streams"},
+      {"end", Action::kEnd, "", "",
+       "SIGTERM of any process, which may end its work; clients resume streams of routers"},
+      {"end-inference", Action::kEnd, "inference-rank", "", "the same of an inference rank"},
+      {"end-cache", Action::kEnd, "cache-rank", "", "the same of a cache rank"},
+      {"end-router", Action::kEnd, "router", "", "the same of a router"},
+      {"restart-inference", Action::kRestart, "inference-rank", "",
+       "an inference rank is drained, gets SIGTERM, and work again once it is back"},
+      {"restart-cache", Action::kRestart, "cache-rank", "", "the same of a cache rank"},
       {"stop", Action::kStop, "", "", "SIGSTOP of any process, SIGCONT after a time of --stop-for"},
       {"stop-inference", Action::kStop, "inference-rank", "", "the same of an inference rank"},
       {"stop-cache", Action::kStop, "cache-rank", "", "the same of a cache rank"},
@@ -80,6 +88,12 @@ Effect Apply(const Strike& strike, const Cluster& cluster, const std::stop_token
   switch (strike.kind->action) {
     case Action::kKill:
       effect = Kill(strike, cluster, stop);
+      break;
+    case Action::kEnd:
+      effect = EndByItself(strike, cluster, stop);
+      break;
+    case Action::kRestart:
+      effect = RestartDrained(strike, cluster, stop);
       break;
     case Action::kPorts:
       effect = TakePort(strike, cluster, stop);

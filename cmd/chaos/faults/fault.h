@@ -1,5 +1,6 @@
 #pragma once
 #include <chrono>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -10,7 +11,20 @@
 
 namespace winnow::chaos {
 
-enum class Action { kKill, kStop, kStarve, kPorts, kMemory, kDescriptors, kCut, kIsolate, kThrottle, kFullDisk };
+enum class Action {
+  kKill,
+  kEnd,
+  kRestart,
+  kStop,
+  kStarve,
+  kPorts,
+  kMemory,
+  kDescriptors,
+  kCut,
+  kIsolate,
+  kThrottle,
+  kFullDisk
+};
 
 // A fault that can be asked for by its name.
 struct FaultKind {
@@ -26,10 +40,12 @@ struct FaultKind {
   bool strikes_all() const { return action == Action::kStarve || action == Action::kFullDisk; }
   // The process may end by it, or what is connected to it may.
   bool may_end() const {
-    return action == Action::kKill || action == Action::kPorts || action == Action::kMemory ||
+    return action == Action::kKill || action == Action::kEnd || action == Action::kPorts || action == Action::kMemory ||
            action == Action::kDescriptors;
   }
-  bool lasts() const { return action != Action::kKill; }
+  bool lasts() const { return action != Action::kKill && action != Action::kEnd; }
+  // The routers are given orders, at addresses that are known of a cluster that is started here.
+  bool gives_orders() const { return action == Action::kRestart; }
   // What it can only strike where the processes have it of their own.
   Isolation Needs() const;
   // Who of the others is cut off when it strikes this one, of which one is drawn where it strikes a pair.
@@ -62,8 +78,13 @@ struct Effect {
 // returns, also when `stop` is requested meanwhile; a killed process is started by whoever looks after it.
 Effect Apply(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 
+// Another start of the rank that has registered; null: none within the limit.
+std::optional<Member> AwaitAnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop);
+
 // The parts of it.
 Effect Kill(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
+Effect EndByItself(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
+Effect RestartDrained(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 Effect TakePort(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 Effect Suspend(const Strike& strike, const std::stop_token& stop);
 Effect Starve(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);

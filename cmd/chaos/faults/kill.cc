@@ -11,23 +11,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kEndLimit{2000};
+constexpr milliseconds kEndLimit{30'000};  // a signal waits for the core on a starved machine
 constexpr milliseconds kRestartLimit{90'000};
-
-// Another start of the rank that has registered; null: none within the limit.
-std::optional<Member> AwaitAnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop) {
-  const Clock::time_point until = Clock::now() + kRestartLimit;
-  while (Clock::now() < until && !stop.stop_requested()) {
-    const Members members = cluster.Find(milliseconds(500));
-    const auto now = members.find(before.rank);
-    if (now != members.end() && (now->second.process.pid() != before.process.pid() ||
-                                 now->second.process.start_s() != before.process.start_s())) {
-      return now->second;
-    }
-    SleepFor(milliseconds(50), stop);
-  }
-  return std::nullopt;
-}
 
 // Listens at the address, which a process has just left; -1 when somebody was faster.
 int TakeAddress(const HostPort& address) {
@@ -51,6 +36,20 @@ Effect NoEnd(const Member& member) {
 }
 
 }  // namespace
+
+std::optional<Member> AwaitAnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop) {
+  const Clock::time_point until = Clock::now() + kRestartLimit;
+  while (Clock::now() < until && !stop.stop_requested()) {
+    const Members members = cluster.Find(milliseconds(500));
+    const auto now = members.find(before.rank);
+    if (now != members.end() && (now->second.process.pid() != before.process.pid() ||
+                                 now->second.process.start_s() != before.process.start_s())) {
+      return now->second;
+    }
+    SleepFor(milliseconds(50), stop);
+  }
+  return std::nullopt;
+}
 
 Effect Kill(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
   const Clock::time_point begin = Clock::now();

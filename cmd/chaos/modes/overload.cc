@@ -109,6 +109,7 @@ Findings RunOverload(const Session& session, const OverloadPlan& plan) {
     findings.failures.push_back(absl::StrFormat("p99 of the requests taken is %.2f times that of before",
                                                 latency_s.p99 / capacity.latency_s.p99));
   }
+  session.cluster->AwaitWhole(kWholeLimit, session.stop);  // who is short of CPU answers late
   if (const std::string ended = EndedSince(before, session.cluster->Find()); !ended.empty()) {
     findings.failures.push_back(ended);
   }

@@ -79,10 +79,11 @@ std::string TextOf(const Trial& trial) {
 
 std::string SummaryOf(const std::vector<Trial>& trials) {
   std::map<std::string, int> faults;
-  int streams = 0, same = 0, other = 0, told = 0, broken = 0, lost = 0;
+  int under_way = 0, streams = 0, same = 0, other = 0, told = 0, broken = 0, lost = 0;
   for (const Trial& trial : trials) {
     for (const StruckFault& fault : trial.faults) ++faults[fault.name];
     if (trial.number == 0) continue;
+    under_way += trial.under_way;
     streams += Streams(trial);
     same += CountOf(trial, Verdict::kSame);
     other += CountOf(trial, Verdict::kOther);
@@ -92,8 +93,9 @@ std::string SummaryOf(const std::vector<Trial>& trials) {
   }
   std::string text = "all trials:";
   for (const auto& [name, count] : faults) absl::StrAppend(&text, " ", name, " ", count);
-  absl::StrAppendFormat(&text, "\n  %d streams: %d the same, %d with other tokens, %d told so, %d broken, %d lost\n",
-                        streams, same, other, told, broken, lost);
+  absl::StrAppendFormat(
+      &text, "; %d under load\n  %d streams: %d the same, %d with other tokens, %d told so, %d broken, %d lost\n",
+      under_way, streams, same, other, told, broken, lost);
   return text;
 }
 
@@ -128,6 +130,7 @@ Json JsonOf(const std::vector<Trial>& trials) {
                     {"refused", trial.refused},
                     {"resumed", trial.resumed},
                     {"seconds", trial.seconds},
+                    {"under_load", trial.under_way},
                     {"stall_p50_s", trial.stall_s.p50},
                     {"stall_p99_s", trial.stall_s.p99},
                     {"first_token_p50_s", trial.first_token_s.p50},

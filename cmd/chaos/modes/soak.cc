@@ -110,6 +110,7 @@ Findings RunSoak(const Session& session, const SoakPlan& plan) {
     findings.failures.push_back(
         absl::StrFormat("%s of %s rose by %.0f in %.0f s", name, rank, rise, series.SettledSeconds()));
   }
+  session.cluster->AwaitWhole(kWholeLimit, session.stop);  // who is short of CPU answers late
   if (const std::string ended = EndedSince(before, session.cluster->Find()); !ended.empty()) {
     findings.failures.push_back(ended);
   }

@@ -32,6 +32,7 @@ absl::StatusOr<PlannedStrike> Draw(const FaultKind& kind, const FaultPlan& plan,
 }  // namespace
 
 bool PlannedStrike::MayLoseCacheRank() const {
+  if (kind.action == Action::kRestart) return false;  // what it holds is over before it ends
   const auto is_cache = [](const Member& member) { return member.role == "cache-rank"; };
   return (target && is_cache(*target)) || std::any_of(peers.begin(), peers.end(), is_cache);
 }

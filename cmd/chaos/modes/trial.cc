@@ -1,5 +1,6 @@
 #include "cmd/chaos/modes/trial.h"
 
+#include <algorithm>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -16,6 +17,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kGrowthLook{250};
 constexpr size_t kExamples = 4;
+constexpr size_t kLatest = 4;  // trials that say how fast the machine is
 constexpr Slack kAnySlack{.rss_bytes = int64_t{1} << 50, .descriptors = 1 << 30, .threads = 1 << 30};
 
 // The longest time without tokens of each stream that had some, counted from `since` on.
@@ -89,6 +91,15 @@ Throughput ThroughputAround(const FaultSpan& faults, const std::vector<Answer>& 
           .after = TokensBetween(answers, end, last)};
 }
 
+// How long a load takes at least, as the machine is now: faults are to strike while it is there.
+milliseconds LoadTime(const std::vector<Trial>& trials) {
+  double seconds = trials.back().seconds;
+  for (size_t i = trials.size() - std::min(kLatest, trials.size()); i < trials.size(); ++i) {
+    seconds = std::min(seconds, trials[i].seconds);
+  }
+  return milliseconds(static_cast<int64_t>(1e3 * seconds));
+}
+
 Trial RunTrial(const Session& session, const FaultPlan& plan, int number, const std::vector<PlannedStrike>& strikes) {
   Trial trial{.number = number};
   trial.growth.Look(session.cluster->Scrape());
@@ -113,6 +124,9 @@ Trial RunTrial(const Session& session, const FaultPlan& plan, int number, const 
   trial.back = AwaitReturn(*session.cluster, session.baseline, session.slack, session.limits, session.stop);
   trial.growth.Look(session.cluster->Scrape());
   const FaultSpan faults = SpanOf(trial.faults, begin);
+  trial.under_way = !trial.faults.empty() && std::any_of(answers.begin(), answers.end(), [&](const Answer& answer) {
+    return answer.ended > faults.begin;
+  });
   trial.stall_s = DistributionOf(StallsSince(faults.begin, answers));
   trial.throughput = ThroughputAround(faults, answers);
   for (const Request& request : session.requests) trial.prompt_tokens_due += request.prompt_tokens;
@@ -135,9 +149,8 @@ Findings RunTrials(Session& session, const FaultPlan& plan) {
   keep(RunTrial(session, plan, 0, {}));
   session.slack = slack;
   session.baseline = Baseline::Of(*session.cluster);
-  const milliseconds load_time(static_cast<int64_t>(1e3 * trials.front().seconds));
   for (int number = 1; number <= plan.trials && !session.stop.stop_requested(); ++number) {
-    const absl::StatusOr<std::vector<PlannedStrike>> strikes = DrawStrikes(session, plan, number, load_time);
+    const absl::StatusOr<std::vector<PlannedStrike>> strikes = DrawStrikes(session, plan, number, LoadTime(trials));
     if (!strikes.ok()) {
       findings.failures.push_back(absl::StrCat("trial ", number, ": ", strikes.status().message()));
       break;

@@ -21,6 +21,7 @@ struct Trial {
   Distribution stall_s = {};        // longest gap of each stream that was under way, from the first fault on
   Distribution first_token_s = {};  // of all
   double seconds = 0;               // of the load
+  bool under_way = false;           // it was, when the first fault struck
   Throughput throughput = {};       // from its first token to its last, around the faults
   Growth growth = {};
   double prompt_tokens_due = 0;  // that an undisturbed cluster computes

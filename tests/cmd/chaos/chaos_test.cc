@@ -42,6 +42,24 @@ TEST(Chaos, AnswersSurviveAKilledAndAStoppedProcess) {
   EXPECT_THAT(outcome.output, HasSubstr("PASSED"));
 }
 
+TEST(Chaos, AnswersSurviveProcessesThatAreAskedToEnd) {
+  const Outcome outcome = ChaosOfItsOwn({"--faults=end-inference,restart-inference", "--trials=2"});
+  EXPECT_EQ(outcome.code, 0) << outcome.output << outcome.errors;
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("effect: ended by itself after .* has registered as inference-[01] after "));
+  EXPECT_THAT(outcome.output,
+              ContainsRegex("effect: drained of [0-9]+ requests, of which [0-9]+ moved, in .*; ended by "
+                            "itself after .* has registered as inference-[01] after "));
+  EXPECT_THAT(outcome.output, HasSubstr("16 streams: 16 the same, 0 with other tokens, 0 told so, 0 broken, 0 lost"));
+}
+
+TEST(Chaos, ProcessesThatAreNotAskedToEndFailTheRun) {
+  const Outcome outcome = ChaosOfItsOwn({"--faults=end-inference,restart-cache", "--trials=2", "--control=no-fault"});
+  EXPECT_EQ(outcome.code, 1) << outcome.output << outcome.errors;
+  EXPECT_THAT(outcome.output, ContainsRegex("FAILED: trial 1: no effect of end-inference: .* has not ended within "));
+  EXPECT_THAT(outcome.output, ContainsRegex("FAILED: trial 2: no effect of restart-cache: .* has not ended within "));
+}
+
 TEST(Chaos, ARunWithoutFaultsFails) {
   const Outcome outcome =
       ChaosOfItsOwn({"--faults=kill-inference,stop", "--trials=2", "--stop-for=500ms", "--control=no-fault"});
@@ -168,6 +186,14 @@ TEST_F(ChaosOfOthers, ItsLinksAndItsDiskAreLeftAlone) {
     EXPECT_EQ(outcome.code, 2);
     EXPECT_THAT(outcome.errors, HasSubstr(absl::StrCat("--faults=", fault, ": links and disks are struck only of a")));
   }
+}
+
+TEST_F(ChaosOfOthers, ItsRanksAreNotDrained) {
+  std::vector<std::string> options = Address();
+  options.insert(options.end(), {"--yes", "--faults=restart-inference"});
+  const Outcome outcome = Chaos(options, {});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.errors, HasSubstr("ranks are drained only of a cluster that is started here"));
 }
 
 TEST(ChaosOptions, ThatDoNotFitTogetherAreRefused) {
