@@ -328,7 +328,7 @@ void CheckInferenceRanks(GpuContext& gpu, const std::vector<GoldenCase>& cases, 
 
 }  // namespace
 
-void CheckPeers(GpuContext& gpu) {
+void CheckServedPeers(GpuContext& gpu) {
   if (gpu.table.device_count() < 2) return gpu.report.Note("serve p2p", "not checked: there is one GPU alone");
   const std::vector<std::string> parts = absl::GetFlag(FLAGS_serve_peers);
   const auto has = [&](std::string_view part) { return std::find(parts.begin(), parts.end(), part) != parts.end(); };

@@ -161,7 +161,7 @@ void Check(GpuContext& gpu) {
   if (!CanServeDemo(gpu)) return;
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckServedDense(gpu, "serve dense", GpuName());
   if (absl::GetFlag(FLAGS_serve_by_frames)) CheckSelections(gpu);
-  CheckPeers(gpu);
+  CheckServedPeers(gpu);
 }
 
 // What clients see of `batch` requests that are sent together.
