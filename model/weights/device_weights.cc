@@ -120,8 +120,7 @@ absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOpt
     return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentHeads, " heads"));
   }
   const IndexerConfig& indexer = latent.indexer;
-  if (indexer.num_heads > cuda::kMaxIndexHeads || indexer.head_dim % 8 != 0 ||
-      indexer.head_dim > cuda::kMaxIndexDim) {
+  if (indexer.num_heads > cuda::kMaxIndexHeads || indexer.head_dim % 8 != 0 || indexer.head_dim > cuda::kMaxIndexDim) {
     return NoKernels(config, absl::StrCat("an indexer of ", indexer.num_heads, " heads of ", indexer.head_dim,
                                           " (index_n_heads and index_head_dim)"));
   }
