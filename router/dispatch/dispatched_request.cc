@@ -349,7 +349,10 @@ void DispatchedRequest::OnDeadline() {
 }
 
 void DispatchedRequest::OnRankWaitOver() {
-  if (phase_ == Phase::kWaiting) Fail(Annotate(wait_reason_, "no rank came in time"));
+  if (phase_ != Phase::kWaiting) return;
+  // Ranks that live come back as soon as they get to it: the deadline bounds the wait for them.
+  if (context_->registry->RanksAreLate()) return WaitForRank(wait_reason_);
+  Fail(Annotate(wait_reason_, "no rank came in time"));
 }
 
 void DispatchedRequest::OnBackoffOver() {

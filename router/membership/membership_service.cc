@@ -164,6 +164,7 @@ grpc::ServerUnaryReactor* MembershipService::Register(grpc::CallbackServerContex
     if (registered.ok()) *response = *registered;
     return FinishUnary(context, ToGrpc(registered.status()));
   }
+  registry_->Knocked(request->identity());
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   // The rank is to learn the reason before its own time is over.
   const auto left = context->deadline() - std::chrono::system_clock::now();

@@ -19,6 +19,9 @@ constexpr size_t kMaxDied = 64;
 // Whoever waits for a rank has heard of its loss many times by then.
 constexpr std::chrono::seconds kExpiredIsNews{60};
 
+// A rank that is late tries to register every few seconds at least.
+constexpr std::chrono::seconds kLateIsNews{30};
+
 }  // namespace
 
 const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) const {
@@ -84,6 +87,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       if (fenced_.size() > kMaxFenced) fenced_.pop_back();
       entry = Entry();
     }
+    NoteIfLate(identity);
     const bool is_new_start = entry.record.identity.incarnation() != identity.incarnation();
     if (is_new_start) {
       entry.record.joined = clock_();
@@ -136,6 +140,7 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
     std::lock_guard lock(mutex_);
     if (const auto it = FindEntry(request.identity()); it == entries_.end()) {
       response.set_unknown(true);
+      NoteIfLate(request.identity());
     } else {
       Entry& entry = it->second;
       const bool still_suspect = entry.record.suspect && options_.reachability_is_checked;
@@ -222,6 +227,21 @@ void Registry::ReportUnreachable(const v1::Identity& identity) {
     Changed();
   }
   Notify();
+}
+
+void Registry::NoteIfLate(const v1::Identity& identity) {
+  const auto it = expired_.find({identity.role(), identity.rank()});
+  if (it != expired_.end() && it->second.identity.incarnation() == identity.incarnation()) late_seen_ = clock_();
+}
+
+void Registry::Knocked(const v1::Identity& identity) {
+  const std::lock_guard lock(mutex_);
+  NoteIfLate(identity);
+}
+
+bool Registry::RanksAreLate() const {
+  const std::lock_guard lock(mutex_);
+  return late_seen_ && clock_() - *late_seen_ < kLateIsNews;
 }
 
 void Registry::Reached(const v1::Identity& identity) {

@@ -136,6 +136,11 @@ class Registry {
   void Leave(const v1::Identity& identity);
   // Somebody found the rank unreachable. It gets no work until its next heartbeat, or until Reached.
   void ReportUnreachable(const v1::Identity& identity);
+  // This process wants to register.
+  void Knocked(const v1::Identity& identity);
+  // A rank that was given up for its silence has shown that it lives, not long ago: somebody has too little CPU, and
+  // what is missing now is late rather than gone.
+  bool RanksAreLate() const;
   // The router has dialed the rank, and it answered.
   void Reached(const v1::Identity& identity);
   // Whether the inference rank reaches the cache rank.
@@ -194,6 +199,7 @@ class Registry {
 
   absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
   Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
+  void NoteIfLate(const v1::Identity& identity);                      // mutex_ held
   void RecomputeLimits();                                             // mutex_ held
   void NameExpiredCacheRanks(v1::HeartbeatResponse& response) const;  // mutex_ held
   absl::Status CheckKnown(const std::string& rank) const;             // mutex_ held
@@ -215,8 +221,9 @@ class Registry {
   StreamId last_stream_ = 0;
   Entries entries_;
   std::map<Name, Expired> expired_;
-  std::map<std::string, RankOrders> orders_;     // by the name of the rank
-  std::list<RankKey> died_;                      // newest first, bounded
+  std::optional<std::chrono::steady_clock::time_point> late_seen_;  // when one of them showed itself last
+  std::map<std::string, RankOrders> orders_;                        // by the name of the rank
+  std::list<RankKey> died_;                                         // newest first, bounded
   std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
   std::optional<v1::Fingerprint> versions_;      // of the first rank
   std::optional<v1::Fingerprint> model_;         // of the first inference rank

@@ -300,6 +300,26 @@ TEST_F(DispatcherTest, ANewRequestThatNoRankComesForEndsInTime) {
   ExpectNothingLeft();
 }
 
+// On a machine without free cores leases run out, and what lives takes its time to register again.
+TEST_F(DispatcherTest, ARequestWaitsUntilItsDeadlineForRanksThatAreLate) {
+  ScriptedRank rank("inference-0");
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.rank_wait = milliseconds(20)});
+  while (!registry_.Snapshot().ranks.empty()) {
+    std::this_thread::sleep_for(milliseconds(20));
+    registry_.ExpireLeases();
+  }
+  registry_.Knocked(rank.identity());
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  std::this_thread::sleep_for(milliseconds(200));
+  EXPECT_EQ(dispatcher_->counters().waiting, 1);
+  Join(rank.identity());
+  Join(CacheRank("cache-0"));
+  rank.SendFinished(rank.AwaitSubmit(1).request_id());
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  ExpectNothingLeft();
+}
+
 TEST_F(DispatcherTest, AnObserverMayDestroyItsStreamInACallback) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")});

@@ -217,6 +217,29 @@ TEST_F(RegistryTest, ARankLivesAsLongAsItsLease) {
   EXPECT_EQ(Names().size(), 1u);
 }
 
+// Whoever waits for a rank goes on waiting then.
+TEST_F(RegistryTest, KnowsThatRanksWhichWereGivenUpLive) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  ASSERT_TRUE(registry_.Register(Cache()).ok());
+  registry_.Heartbeat(1, Beat(Inference()));
+  Pass(milliseconds(2200));
+  EXPECT_FALSE(registry_.RanksAreLate()) << "they are silent";
+  v1::RegisterRequest next = Inference();
+  next.mutable_identity()->set_incarnation(next.identity().incarnation() + 1);
+  registry_.Knocked(next.identity());
+  registry_.Knocked(Inference("inference-1").identity());
+  EXPECT_FALSE(registry_.RanksAreLate()) << "others are no sign of them";
+  registry_.Knocked(Inference().identity());
+  EXPECT_TRUE(registry_.RanksAreLate());
+  Pass(milliseconds(30'000));
+  EXPECT_FALSE(registry_.RanksAreLate());
+  EXPECT_TRUE(registry_.Heartbeat(1, Beat(Cache())).unknown());
+  EXPECT_TRUE(registry_.RanksAreLate());
+  Pass(milliseconds(30'000));
+  EXPECT_TRUE(registry_.Register(Inference()).ok());
+  EXPECT_TRUE(registry_.RanksAreLate());
+}
+
 TEST_F(RegistryTest, ARankThatIsSeenToWorkNeedsNoHeartbeats) {
   ASSERT_TRUE(registry_.Register(Inference()).ok());
   ASSERT_TRUE(registry_.Register(Cache()).ok());
