@@ -117,6 +117,11 @@ constexpr bool SelectsFromAll(const SelectionSpec& spec) {
   return !IsDense(spec) && spec.scorer == Scorer::kIndexer;
 }
 
+// True for predictors that need nothing of position p itself: `last` and `temporal`.
+constexpr bool PredictsFromPast(Predictor predictor) {
+  return predictor == Predictor::kLast || predictor == Predictor::kTemporal;
+}
+
 // True when attention waits for the cache rank's verification with the real query.
 constexpr bool WaitsForVerification(const SelectionSpec& spec) {
   return !IsDense(spec) && (spec.correction == Correction::kRemote || spec.min_captured_mass > 0);

@@ -14,11 +14,6 @@ struct RopeShape {
   float attention_factor = 1;
 };
 
-// True for predictors that need nothing of position p itself: `last` and `temporal`.
-constexpr bool PredictsFromPast(Predictor predictor) {
-  return predictor == Predictor::kLast || predictor == Predictor::kTemporal;
-}
-
 // True when layer `layer` selects with its own query, which the inference rank sends in that layer's frame.
 constexpr bool SelectsWithOwnQuery(const SelectionSpec& spec, int layer) {
   return spec.predictor == Predictor::kExact ||
