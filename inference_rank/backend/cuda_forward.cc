@@ -7,6 +7,7 @@
 #include "common/base/kv_layout.h"
 #include "inference_rank/backend/warm_up.h"
 #include "kernels/cuda/device/arena.h"
+#include "model/device/sample_row.h"
 
 namespace winnow {
 namespace {
@@ -237,14 +238,7 @@ std::span<float> CudaForward::TakeLogits(int num_rows) {
   bool any_drawn = false;
   for (int row = 0; row < num_rows; ++row) {
     any_drawn |= draws_[row].has_value();
-    const TokenDraw draw = draws_[row].value_or(TokenDraw());
-    host_draw_rows_[row] = {.temperature = draw.temperature,
-                            .top_p = draw.top_p,
-                            .top_k = draw.top_k,
-                            .min_p = draw.min_p,
-                            .sample_index = draw.sample_index,
-                            .token_index = draw.token_index,
-                            .seed = draw.seed};
+    host_draw_rows_[row] = SampleRowOf(draws_[row].value_or(TokenDraw()));
     if (draws_[row].has_value()) continue;
     device_->CopyAsync(logits_ + row * vocab, layers_->logits() + row * vocab, vocab * sizeof(float), stream_);
   }

@@ -5,6 +5,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "kernels/cuda/device/arena.h"
+#include "model/device/sample_row.h"
 
 namespace winnow {
 
@@ -218,15 +219,9 @@ void CudaLocalStep::Plan(std::span<const StepRow> rows) {
     rows_at_.push_back({.row = row.row, .position = row.position});
     if (!row.draw.has_value() || row.wants_logits) wants_logits_.push_back(row.row);
     if (!row.token_id.has_value()) continue;
-    const TokenDraw draw = row.draw.value_or(TokenDraw());
     inputs.token_ids[row.row] = *row.token_id;
-    inputs.draws[row.row] = {.temperature = draw.temperature,
-                             .top_p = draw.top_p,
-                             .top_k = draw.top_k,
-                             .min_p = draw.min_p,
-                             .sample_index = draw.sample_index,
-                             .token_index = draw.token_index - 1,  // the step's beginning adds one
-                             .seed = draw.seed};
+    inputs.draws[row.row] = SampleRowOf(row.draw.value_or(TokenDraw()));
+    --inputs.draws[row.row].token_index;  // the step's beginning adds one
     changed_.push_back(row.row);
   }
   for (int row = 0; row < shape_.max_rows; ++row) {

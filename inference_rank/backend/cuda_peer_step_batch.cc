@@ -9,6 +9,7 @@
 #include "inference_rank/backend/cuda_peer_step_link.h"
 #include "kernels/cuda/device/arena.h"
 #include "kernels/cuda/select/predict.h"
+#include "model/device/sample_row.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
@@ -177,14 +178,8 @@ void CudaPeerStepBatch::FillInputs(std::span<const Row> rows) {
     inputs_.inboxes[row.batch_row] = peer.inbox;
     inputs_.token_ids[row.batch_row] = row.token_id;
     inputs_.positions[row.batch_row] = row.position;
-    const TokenDraw draw = row.draw.value_or(TokenDraw());
-    inputs_.draws[row.batch_row] = {.temperature = draw.temperature,
-                                    .top_p = draw.top_p,
-                                    .top_k = draw.top_k,
-                                    .min_p = draw.min_p,
-                                    .sample_index = draw.sample_index,
-                                    .token_index = draw.token_index - 1,  // the step's beginning adds one
-                                    .seed = draw.seed};
+    inputs_.draws[row.batch_row] = SampleRowOf(row.draw.value_or(TokenDraw()));
+    --inputs_.draws[row.batch_row].token_index;  // the step's beginning adds one
   }
   for (size_t batch_row = 0; batch_row < batch_rows_.size(); ++batch_row) {
     RowState& state = batch_rows_[batch_row];

@@ -1,0 +1,17 @@
+#pragma once
+#include "kernels/cuda/step/elementwise.h"
+#include "model/token_draw.h"
+
+namespace winnow {
+
+inline cuda::SampleRow SampleRowOf(const TokenDraw& draw) {
+  return {.temperature = draw.temperature,
+          .top_p = draw.top_p,
+          .top_k = draw.top_k,
+          .min_p = draw.min_p,
+          .sample_index = draw.sample_index,
+          .token_index = draw.token_index,
+          .seed = draw.seed};
+}
+
+}  // namespace winnow
