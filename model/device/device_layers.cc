@@ -324,8 +324,6 @@ void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const De
 }
 
 void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
-  if (index_.queries != nullptr) num_rows = AttendToChosen(stream, num_rows, kv);
-  if (num_rows == 0) return;
   cuda::PrefillAttentionParams params = {.q = q_bf16_,
                                          .num_queries = num_rows,
                                          .first_position = kv.first_position,
@@ -341,6 +339,8 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, con
                                          .sliding_window = config().window(layer),
                                          .sinks = weights_->layer(layer).sinks,
                                          .out = attention_};
+  if (index_.queries != nullptr) params.num_queries = AttendToChosen(stream, params);
+  if (params.num_queries == 0) return;
   if (options_.kv_dtype == Dtype::kI8) {
     float* const value_scales = wide_scales_ + config().num_kv_heads * wide_rows_stride();
     table_.prefill->widen_rows(stream, {.rows = kv.rows,

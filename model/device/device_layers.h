@@ -202,8 +202,9 @@ class DeviceLayers {
   void LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
   // Of a model with an indexer. What rows of decode steps attend to, into their lists; and of a chunk the queries that
   // have more positions than the indexer chooses; returns how many come before them, which attend to everything.
+  // `all`: attention of the chunk to everything.
   void SelectRows(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
-  int AttendToChosen(cuda::Stream stream, int num_rows, const ChunkKvView& kv);
+  int AttendToChosen(cuda::Stream stream, const cuda::PrefillAttentionParams& all);
   void SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams score);
   void CarveIndex(size_t rows, cuda::Arena& arena);
   int64_t index_stride() const;

@@ -133,33 +133,25 @@ void DeviceLayers::SelectRows(cuda::Stream stream, int num_rows, const DecodeKvV
                            .max_keys = kv.max_count});
 }
 
-int DeviceLayers::AttendToChosen(cuda::Stream stream, int num_rows, const ChunkKvView& kv) {
+int DeviceLayers::AttendToChosen(cuda::Stream stream, const cuda::PrefillAttentionParams& all) {
   const auto top_k = static_cast<int64_t>(config().latent->indexer.top_k);
-  const int everything = static_cast<int>(std::clamp<int64_t>(top_k - kv.first_position, 0, num_rows));
+  const int everything = static_cast<int>(std::clamp<int64_t>(top_k - all.first_position, 0, all.num_queries));
   const size_t query_elements = config().q_features();
-  const auto of_row = [&](void* bf16, int row) { return static_cast<uint16_t*>(bf16) + row * query_elements; };
   const size_t index_floats = config().kv_layout(Dtype::kBf16).index_query_floats();
-  for (int first = everything; first < num_rows; first += kIndexRows) {
-    const int count = std::min(kIndexRows, num_rows - first);
-    const uint32_t position = kv.first_position + static_cast<uint32_t>(first);
-    SelectByIndexer(stream, {.rows = kv.rows,
-                             .first_position = position,
-                             .num_rows = count,
+  cuda::PrefillAttentionParams chosen = all;
+  chosen.selected = index_.selected;
+  chosen.selected_count = static_cast<uint32_t>(top_k);
+  for (int first = everything; first < all.num_queries; first += kIndexRows) {
+    chosen.num_queries = std::min(kIndexRows, all.num_queries - first);
+    chosen.first_position = all.first_position + static_cast<uint32_t>(first);
+    chosen.q = static_cast<const uint16_t*>(all.q) + first * query_elements;
+    chosen.out = static_cast<uint16_t*>(all.out) + first * query_elements;
+    SelectByIndexer(stream, {.rows = all.kv,
+                             .first_position = chosen.first_position,
+                             .num_rows = chosen.num_queries,
                              .queries = index_.queries + first * index_floats,
-                             .max_keys = position + static_cast<uint32_t>(count)});
-    table_.prefill->prefill_attention(stream, {.q = of_row(q_bf16_, first),
-                                               .num_queries = count,
-                                               .first_position = position,
-                                               .num_query_heads = config().num_query_heads,
-                                               .num_kv_heads = 1,
-                                               .head_dim = config().head_dim,
-                                               .scale = scale_,
-                                               .kv = kv.rows,
-                                               .kv_head_stride = kv.head_stride,
-                                               .row = config().kv_layout(Dtype::kBf16).row,
-                                               .selected = index_.selected,
-                                               .selected_count = static_cast<uint32_t>(top_k),
-                                               .out = of_row(attention_, first)});
+                             .max_keys = chosen.first_position + static_cast<uint32_t>(chosen.num_queries)});
+    table_.prefill->prefill_attention(stream, chosen);
   }
   return everything;
 }
