@@ -60,7 +60,11 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
     float m[2] = {-INFINITY, -INFINITY};
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
-      ScoreTile<kHeadDim, kDtype>(queries, rows_at, first + t * kTileRows, s[t]);
+      if constexpr (kDtype == Dtype::kI8) {
+        ScoreInt8Tile<kHeadDim>(queries, rows_at, first + t * kTileRows, s[t]);
+      } else {
+        ScoreTile<kHeadDim, kDtype>(queries, rows_at, first + t * kTileRows, s[t]);
+      }
 #pragma unroll
       for (int key = 0; key < 2; ++key) {
         const uint32_t row = first + t * kTileRows + Quad() + 8 * key;
@@ -154,8 +158,13 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
         factor[1] *= exchange.value_scale[w];
       }
       float c[Shape::kWarpTiles][4] = {};
-      WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at, w * Shape::kWarpRows, FirstTile(), exchange.weights[w],
-                                                       c);
+      if constexpr (kDtype == Dtype::kI8) {
+        WeighInt8Values<kHeadDim>(rows_at, w * Shape::kWarpRows, FirstTile(),
+                                  reinterpret_cast<const uint4*>(exchange.weights[w])[Lane()], c);
+      } else {
+        WeighValues<kHeadDim, kDtype, Shape::kWarpTiles>(rows_at, w * Shape::kWarpRows, FirstTile(),
+                                                         exchange.weights[w], c);
+      }
 #pragma unroll
       for (int i = 0; i < Shape::kWarpTiles; ++i) {
 #pragma unroll

@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention/attention_int8.cuh"
 #include "kernels/cuda/attention/attention_shape.cuh"
 
-// The two products of attention over rows in shared memory.
+// The two products of attention over rows in shared memory, of types that are multiplied as floating point.
 namespace winnow::cuda {
 
 // The group's queries as the N operand of all products along head_dim, and what scores have to be multiplied by.
@@ -72,50 +72,45 @@ __device__ inline void ScoreTile(const QueryFragments<kHeadDim, kDtype>& q, uint
                                  float (&c)[4]) {
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
-  if constexpr (kDtype == Dtype::kI8) {
-    ScoreInt8Tile<kHeadDim>(q, rows, first, c);
-    return;
-  } else {
-    const int lane = threadIdx.x % 32;
-    float even[4] = {}, odd[4] = {};  // two chains
-    const uint32_t row = first + lane % 16;
-    if constexpr (kDtype == Dtype::kBf16) {
+  const int lane = threadIdx.x % 32;
+  float even[4] = {}, odd[4] = {};  // two chains
+  const uint32_t row = first + lane % 16;
+  if constexpr (kDtype == Dtype::kBf16) {
 #pragma unroll
-      for (int step = 0; step < kHeadDim / 16; ++step) {
-        uint32_t a[4];
-        LoadTiles(a, rows + Shape::PieceAt(row, 2 * step + lane / 16));
-        Fragment::Multiply(step % 2 == 0 ? even : odd, a, q.b[step][0], q.b[step][1]);
-      }
-    } else if constexpr (kDtype == Dtype::kI4) {
-#pragma unroll
-      for (int step = 0; step < kHeadDim / 16; step += 2) {
-        uint32_t words[2];
-        LoadTiles(words, rows + Shape::PieceAt(row, step / 2));
-        uint32_t a[4];
-        Fragment::WidenNibbles(words[0], a[0], a[2]);
-        Fragment::WidenNibbles(words[1], a[1], a[3]);
-        Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
-        Fragment::WidenNibbles(words[0] >> 8, a[0], a[2]);
-        Fragment::WidenNibbles(words[1] >> 8, a[1], a[3]);
-        Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
-      }
-    } else {
-#pragma unroll
-      for (int step = 0; step < kHeadDim / 16; step += 2) {
-        uint32_t words[4];
-        LoadTiles(words, rows + Shape::PieceAt(row, step + lane / 16));
-        uint32_t a[4];
-        Fragment::WidenBytes(words[0], a[0], a[2]);
-        Fragment::WidenBytes(words[1], a[1], a[3]);
-        Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
-        Fragment::WidenBytes(words[2], a[0], a[2]);
-        Fragment::WidenBytes(words[3], a[1], a[3]);
-        Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
-      }
+    for (int step = 0; step < kHeadDim / 16; ++step) {
+      uint32_t a[4];
+      LoadTiles(a, rows + Shape::PieceAt(row, 2 * step + lane / 16));
+      Fragment::Multiply(step % 2 == 0 ? even : odd, a, q.b[step][0], q.b[step][1]);
     }
+  } else if constexpr (kDtype == Dtype::kI4) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) c[i] = even[i] + odd[i];
+    for (int step = 0; step < kHeadDim / 16; step += 2) {
+      uint32_t words[2];
+      LoadTiles(words, rows + Shape::PieceAt(row, step / 2));
+      uint32_t a[4];
+      Fragment::WidenNibbles(words[0], a[0], a[2]);
+      Fragment::WidenNibbles(words[1], a[1], a[3]);
+      Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
+      Fragment::WidenNibbles(words[0] >> 8, a[0], a[2]);
+      Fragment::WidenNibbles(words[1] >> 8, a[1], a[3]);
+      Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
+    }
+  } else {
+#pragma unroll
+    for (int step = 0; step < kHeadDim / 16; step += 2) {
+      uint32_t words[4];
+      LoadTiles(words, rows + Shape::PieceAt(row, step + lane / 16));
+      uint32_t a[4];
+      Fragment::WidenBytes(words[0], a[0], a[2]);
+      Fragment::WidenBytes(words[1], a[1], a[3]);
+      Fragment::Multiply(even, a, q.b[step][0], q.b[step][1]);
+      Fragment::WidenBytes(words[2], a[0], a[2]);
+      Fragment::WidenBytes(words[3], a[1], a[3]);
+      Fragment::Multiply(odd, a, q.b[step + 1][0], q.b[step + 1][1]);
+    }
   }
+#pragma unroll
+  for (int i = 0; i < 4; ++i) c[i] = even[i] + odd[i];
 }
 
 // Products of the weights of one warp's rows of the chunk with their V halves: adds those of head_dim tile `tile` and
@@ -126,49 +121,44 @@ __device__ inline void WeighValues(uint32_t rows, uint32_t first, int tile, cons
   using Shape = DecodeShape<kHeadDim, kDtype>;
   using Fragment = Fragments<kDtype>;
   const int lane = threadIdx.x % 32;
-  if constexpr (kDtype == Dtype::kI8) {
-    WeighInt8Values<kHeadDim, kTiles>(rows, first, tile, reinterpret_cast<const uint4*>(weights)[lane], c);
-    return;
-  } else {
-    constexpr int kFirstPiece = Shape::kHalfBytes / 16;
-    uint2 w[Shape::kWarpRowTiles];
+  constexpr int kFirstPiece = Shape::kHalfBytes / 16;
+  uint2 w[Shape::kWarpRowTiles];
 #pragma unroll
-    for (int t = 0; t < Shape::kWarpRowTiles; ++t) w[t] = weights[t][lane];
-    if constexpr (kDtype == Dtype::kBf16) {
-      const uint32_t row = first + lane % 8 + lane / 16 * 8, piece = kFirstPiece + 2 * tile + lane / 8 % 2;
+  for (int t = 0; t < Shape::kWarpRowTiles; ++t) w[t] = weights[t][lane];
+  if constexpr (kDtype == Dtype::kBf16) {
+    const uint32_t row = first + lane % 8 + lane / 16 * 8, piece = kFirstPiece + 2 * tile + lane / 8 % 2;
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
+    for (int i = 0; i < kTiles; ++i) {
+      if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
 #pragma unroll
-        for (int t = 0; t < Shape::kWarpRowTiles; ++t) {
-          uint32_t a[4];
-          LoadTilesTransposed(a, rows + Shape::PieceAt(row + t * kTileRows, piece + 2 * i));
-          Fragment::Multiply(c[i], a, w[t].x, w[t].y);
-        }
+      for (int t = 0; t < Shape::kWarpRowTiles; ++t) {
+        uint32_t a[4];
+        LoadTilesTransposed(a, rows + Shape::PieceAt(row + t * kTileRows, piece + 2 * i));
+        Fragment::Multiply(c[i], a, w[t].x, w[t].y);
       }
-    } else {
-      static_assert(Shape::kWarpRowTiles == 2);
-      constexpr int kPieceTiles = kDtype == Dtype::kI4 ? 2 : 1;  // of head_dim, in 16 bytes
+    }
+  } else {
+    static_assert(Shape::kWarpRowTiles == 2);
+    constexpr int kPieceTiles = kDtype == Dtype::kI4 ? 2 : 1;  // of head_dim, in 16 bytes
 #pragma unroll
-      for (int i = 0; i < kTiles; i += kPieceTiles) {
-        if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
-        uint32_t words[4];
-        LoadTilesTransposed(words, rows + Shape::PieceAt(first + lane, kFirstPiece + (tile + i) / kPieceTiles));
+    for (int i = 0; i < kTiles; i += kPieceTiles) {
+      if (Shape::kValueTiles % (kTiles * kWorkWarps) != 0 && tile + i >= Shape::kValueTiles) break;
+      uint32_t words[4];
+      LoadTilesTransposed(words, rows + Shape::PieceAt(first + lane, kFirstPiece + (tile + i) / kPieceTiles));
 #pragma unroll
-        for (int j = 0; j < kPieceTiles && i + j < kTiles; ++j) {
+      for (int j = 0; j < kPieceTiles && i + j < kTiles; ++j) {
 #pragma unroll
-          for (int t = 0; t < 2; ++t) {
-            uint32_t a[4];
-            if constexpr (kDtype == Dtype::kI4) {
-              const int shift = (tile + i + j) % 2 * 8;
-              Fragment::WidenNibbles(words[2 * t] >> shift, a[0], a[1]);
-              Fragment::WidenNibbles(words[2 * t + 1] >> shift, a[2], a[3]);
-            } else {
-              Fragment::WidenBytes(words[2 * t], a[0], a[1]);
-              Fragment::WidenBytes(words[2 * t + 1], a[2], a[3]);
-            }
-            Fragment::Multiply(c[i + j], a, w[t].x, w[t].y);
+        for (int t = 0; t < 2; ++t) {
+          uint32_t a[4];
+          if constexpr (kDtype == Dtype::kI4) {
+            const int shift = (tile + i + j) % 2 * 8;
+            Fragment::WidenNibbles(words[2 * t] >> shift, a[0], a[1]);
+            Fragment::WidenNibbles(words[2 * t + 1] >> shift, a[2], a[3]);
+          } else {
+            Fragment::WidenBytes(words[2 * t], a[0], a[1]);
+            Fragment::WidenBytes(words[2 * t + 1], a[2], a[3]);
           }
+          Fragment::Multiply(c[i + j], a, w[t].x, w[t].y);
         }
       }
     }
