@@ -94,20 +94,24 @@ void DecodeStep::Begin(uint64_t plan, std::span<Sequence* const> sequences) {
                      .dense_lists = dense_lists};
     row.verified = WaitsForVerification(sequence->spec) && sparse;
     row.sends_alone = SendsAlone(row, selects, needs_delta);
+    waits_for_partials_ |= row.verified;
+    rows_.push_back(row);
+    token_ids_.push_back(row.token_id);
+    positions_.push_back(position);
+    if (row.sends_alone) continue;
+    const int row_index = static_cast<int>(rows_.size()) - 1;
     for (const ShardLink& shard : sequence->shards) {
-      if (row.sends_alone) break;
       LinkPlan& part = plans_.Of(shard.link.get());
-      part.members.push_back({static_cast<int>(rows_.size()), shard.shard});
+      part.members.push_back({row_index, shard.shard});
       part.needs_queries |= UsesQueries(sequence->spec);
       part.needs_index_queries |= selects && SelectsFromAll(sequence->spec);
       part.needs_predictions |= predicts && !projects_there;
       part.needs_hidden |= predicts && projects_there;
     }
-    waits_for_partials_ |= row.verified;
-    rows_.push_back(row);
-    token_ids_.push_back(rows_.back().token_id);
-    positions_.push_back(position);
   }
+  const bool keeps_rows =
+      std::any_of(rows_.begin(), rows_.end(), [](const FrameStepRow& row) { return row.sends_alone; });
+  if (keeps_rows) kept_rows_.resize(rows_.size() * layout_.num_lists() * layout_.row_bytes());
   for (const LinkPlan& part : plans_.all()) {
     if (absl::Status posted = sender_.PostPlan(plan_, part, rows_); !posted.ok()) Poison(part, posted);
   }
@@ -121,7 +125,6 @@ bool DecodeStep::SendsAlone(const FrameStepRow& row, bool selects, bool needs_de
 
 void DecodeStep::KeepRows(const DecodeLayerOutput& output) {
   const size_t bytes = layout_.num_kv_heads * layout_.row_bytes();
-  kept_rows_.resize(rows_.size() * layout_.num_layers * bytes);
   for (size_t row = 0; row < rows_.size(); ++row) {
     if (!rows_[row].sends_alone) continue;
     std::memcpy(kept_rows_.data() + (row * layout_.num_layers + output.layer) * bytes, output.kv_rows + row * bytes,
