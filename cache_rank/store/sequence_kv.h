@@ -96,11 +96,8 @@ class SequenceKv {
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
   // Of all kv heads of a layer, [num_kv_heads][count] rows, by the threads of `team`, where there is one and one tier.
   void CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const;
-  // Copies the rows at these positions, ascending, which are there: those that selections want. By the threads of
-  // `team`, where there is one and one tier.
-  void GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
-                  Executor* team = nullptr) const;
-  // The same for several lists at once, of sequences of one pool.
+  // Copies rows of lists of sequences of one pool: those that selections want. By the threads of `team`, where there is
+  // one and one tier.
   static void GatherRows(std::span<const WantedRows> wanted, Executor* team);
   // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
   void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
@@ -135,9 +132,9 @@ class SequenceKv {
   size_t index_bytes() const;  // of them, in the fast tier
 
  private:
-  void Gather(const WantedRows& wanted) const;
   SequenceKv(KvBlockPool* pool, KvBlockReservation reservation, const KernelTable* kernels, const KvLayout& layout,
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
+  void Gather(const WantedRows& wanted) const;
   absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
   absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
   // The keys of rows [first_row, first_row + count) of a block, into a tile.

@@ -58,12 +58,6 @@ void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::b
   });
 }
 
-void SequenceKv::GatherRows(int layer, int head, std::span<const uint32_t> positions, std::byte* out,
-                            Executor* team) const {
-  const WantedRows wanted{.kv = this, .layer = layer, .head = head, .positions = positions, .out = out};
-  GatherRows({&wanted, 1}, team);
-}
-
 void SequenceKv::GatherRows(std::span<const WantedRows> wanted, Executor* team) {
   size_t rows = 0, parts = 0;
   for (const WantedRows& of_list : wanted) {

@@ -102,10 +102,10 @@ size_t DeltaPartEnd(size_t offset, const DeltaPart& part) {
   return RowsOffset(offset, selected, members, part.rows, part.tells_positions, local) + part.RowBytes();
 }
 
-size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, std::vector<WantedRows>& rows,
-                       Executor* team) {
+size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, Executor* team) {
   size_t offset = 0;
-  rows.clear();
+  std::vector<WantedRows> rows;
+  rows.reserve(parts.size());
   for (const DeltaPart& part : parts) {
     WriteNumbers(part, payload, &offset);
     const std::span<const uint32_t> positions(part.delta->streamed_positions);
@@ -156,8 +156,8 @@ bool DeltaFrame::has_damage() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const DeltaPart& part) { return part.kv->is_damaged(); });
 }
 
-void DeltaFrame::Write(std::byte* payload, Executor* team) {
-  WINNOW_CHECK(WriteDeltaParts(parts_, payload, wanted_, team) == bytes_);
+void DeltaFrame::Write(std::byte* payload, Executor* team) const {
+  WINNOW_CHECK(WriteDeltaParts(parts_, payload, team) == bytes_);
 }
 
 size_t PartialEntryBytes(const HeadPartial& partial) {

@@ -40,9 +40,8 @@ struct DeltaPart {
 // Where an entry ends that begins at `offset` or at the next place that is aligned for it.
 size_t DeltaPartEnd(size_t offset, const DeltaPart& part);
 // Writes the entries one behind the other and gathers their rows, all at once, by the threads of `team`, which may be
-// null. `rows` is room for what is wanted of each. Returns where they end.
-size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, std::vector<WantedRows>& rows,
-                       Executor* team);
+// null. Returns where they end.
+size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, Executor* team);
 
 // The entries of one frame. It is filled to `frame_bytes`: small frames let the peer commit while later ones travel.
 // An entry whose arrays alone are larger is a frame of its own, with one row.
@@ -61,12 +60,11 @@ class DeltaFrame {
   // Of a sequence whose rows go with it.
   bool has_damage() const;
   // `payload` has room for bytes(). `team`: as WriteDeltaParts.
-  void Write(std::byte* payload, Executor* team);
+  void Write(std::byte* payload, Executor* team) const;
 
  private:
   const size_t frame_bytes_;
   std::vector<DeltaPart> parts_;
-  std::vector<WantedRows> wanted_;
   size_t bytes_ = 0;
 };
 

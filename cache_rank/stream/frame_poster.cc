@@ -137,7 +137,7 @@ uint32_t FramePoster::PostPrefetch(InferenceLink& link, const CachedSequence& se
                        .tells_positions = sequence.planned.tells_positions};
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
-  WriteDeltaParts({&part, 1}, buffer->payload().data(), wanted_, team_);
+  WriteDeltaParts({&part, 1}, buffer->payload().data(), team_);
   if (sequence.kv.is_damaged()) return 0;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;

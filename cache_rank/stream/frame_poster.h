@@ -1,7 +1,6 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
@@ -63,8 +62,7 @@ class FramePoster {
   const SequenceStore* const store_;
   Outbox* const outbox_;
   CacheRankMetrics* const metrics_;
-  std::vector<WantedRows> wanted_;  // of the frame that is written
-  DeltaFrame delta_frame_;          // under construction: its parts are those at the front of the queue, in order
+  DeltaFrame delta_frame_;  // under construction: its parts are those at the front of the queue, in order
 };
 
 }  // namespace winnow

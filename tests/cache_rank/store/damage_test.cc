@@ -9,6 +9,7 @@
 #include "cache_rank/store/sequence_store.h"
 #include "kernels/params.h"
 #include "tests/cache_rank/reference.h"
+#include "tests/cache_rank/store/gather_rows.h"
 
 namespace winnow {
 namespace {
@@ -99,9 +100,9 @@ class DamageTest : public testing::Test {
       case 2:
         return kv.CopyLayerRows(row.layer, 0, kRows, out.data(), executor_.get());
       case 3:
-        return kv.GatherRows(row.layer, row.kv_head, positions, out.data());
+        return test::GatherRows(kv, row.layer, row.kv_head, positions, out.data());
       case 4:
-        return kv.GatherRows(row.layer, row.kv_head, positions, out.data(), executor_.get());
+        return test::GatherRows(kv, row.layer, row.kv_head, positions, out.data(), executor_.get());
       case 5: {
         const bool sound = kv.CheckRows(row.layer, row.kv_head, 0, kRows);
         EXPECT_EQ(sound, !kv.is_damaged());
@@ -194,18 +195,18 @@ TEST_F(DamageTest, OfADamagedCopyInTheFastTierTheRowIsReadFromTheLargeOne) {
   std::vector<std::byte> out(kRows * layout_.row_bytes());
   std::vector<uint32_t> positions;
   for (uint32_t p = 32; p < 64; ++p) positions.push_back(p);
-  kv.GatherRows(1, 0, positions, out.data());
+  test::GatherRows(kv, 1, 0, positions, out.data());
   const std::vector<std::byte> before = out;
   std::byte* copy = pool_->tiers()->fast().Find(block);
   ASSERT_NE(copy, nullptr);
   FlipABit(copy + 8 * layout_.row_bytes(), layout_.row_bytes());
-  kv.GatherRows(1, 0, positions, out.data());
+  test::GatherRows(kv, 1, 0, positions, out.data());
   EXPECT_FALSE(kv.is_damaged());
   EXPECT_EQ(out, before);
   EXPECT_EQ(pool_->tiers()->counts().damaged_copies, 1u);
   // The row in the large tier, of which a copy is right, is found when the copy is not there.
   FlipABitOf(kv, row);
-  kv.GatherRows(1, 0, positions, out.data());
+  test::GatherRows(kv, 1, 0, positions, out.data());
   ExpectFound(kv, row);
 }
 

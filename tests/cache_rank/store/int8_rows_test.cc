@@ -10,6 +10,7 @@
 #include "cache_rank/store/kv_room.h"
 #include "cache_rank/store/sequence_kv.h"
 #include "common/selection/presets.h"
+#include "tests/cache_rank/store/gather_rows.h"
 
 namespace winnow {
 namespace {
@@ -102,7 +103,7 @@ TEST_P(Int8StoreTest, GiveBackWhatWasWrittenAlsoToForksAndAfterATruncation) {
     std::vector<std::byte> copied(500 * kLayout.row_bytes()), gathered(some.size() * kLayout.row_bytes());
     fork.CopyRows(1, head, 0, 500, copied.data());
     EXPECT_EQ(copied, written_[head]);
-    fork.GatherRows(1, head, some, gathered.data());
+    test::GatherRows(fork, 1, head, some, gathered.data());
     for (size_t i = 0; i < some.size(); ++i) {
       EXPECT_EQ(std::memcmp(&gathered[i * kLayout.row_bytes()], Written(head, some[i]), kLayout.row_bytes()), 0);
     }

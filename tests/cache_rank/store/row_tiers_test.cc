@@ -11,6 +11,7 @@
 
 #include "cache_rank/store/sequence_store.h"
 #include "tests/cache_rank/reference.h"
+#include "tests/cache_rank/store/gather_rows.h"
 
 namespace winnow {
 namespace {
@@ -79,7 +80,7 @@ class RowTiersTest : public testing::Test {
   void ExpectGathers(const SequenceKv& kv, uint64_t seed, int layer, int head, const std::vector<uint32_t>& positions) {
     const size_t floats = 2 * static_cast<size_t>(layout_.head_dim);
     std::vector<float> rows(positions.size() * floats, -9);
-    kv.GatherRows(layer, head, positions, reinterpret_cast<std::byte*>(rows.data()));
+    test::GatherRows(kv, layer, head, positions, reinterpret_cast<std::byte*>(rows.data()));
     for (size_t i = 0; i < positions.size(); ++i) {
       const std::vector<float> expected = Row(seed, layout_.list(layer, head), positions[i]);
       ASSERT_TRUE(std::equal(expected.begin(), expected.end(), rows.begin() + i * floats)) << "row " << positions[i];
@@ -301,7 +302,7 @@ TEST_F(RowTiersTest, AgreesWithAModelOverRandomOperations) {
         }
         const size_t floats = 2 * static_cast<size_t>(layout_.head_dim);
         std::vector<float> out(positions.size() * floats);
-        sequence->kv.GatherRows(layer, head, positions, reinterpret_cast<std::byte*>(out.data()));
+        test::GatherRows(sequence->kv, layer, head, positions, reinterpret_cast<std::byte*>(out.data()));
         for (size_t i = 0; i < positions.size(); ++i) {
           const std::vector<float> expected = Row(seed_of(positions[i]), layout_.list(layer, head), positions[i]);
           ASSERT_TRUE(std::equal(expected.begin(), expected.end(), out.begin() + i * floats))

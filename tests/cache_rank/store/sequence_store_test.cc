@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "tests/cache_rank/reference.h"
+#include "tests/cache_rank/store/gather_rows.h"
 
 namespace winnow {
 namespace {
@@ -126,7 +127,7 @@ TEST_F(SequenceStoreTest, ATeamGathersScatteredRowsInTheirOrder) {
         const auto row = rows.begin() + (size_t{kRows} * head + p) * row_floats;
         expected.insert(expected.end(), row, row + row_floats);
       }
-      sequence->kv.GatherRows(1, head, positions, reinterpret_cast<std::byte*>(gathered.data()), team.get());
+      test::GatherRows(sequence->kv, 1, head, positions, reinterpret_cast<std::byte*>(gathered.data()), team.get());
       EXPECT_EQ(gathered, expected) << "head " << head << ", every " << stride;
     }
   }
