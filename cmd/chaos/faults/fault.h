@@ -1,6 +1,5 @@
 #pragma once
 #include <chrono>
-#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -78,13 +77,13 @@ struct Effect {
 // returns, also when `stop` is requested meanwhile; a killed process is started by whoever looks after it.
 Effect Apply(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 
-// Another start of the rank that has registered; null: none within the limit.
-std::optional<Member> AwaitAnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop);
-
 // The parts of it.
 Effect Kill(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 Effect EndByItself(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 Effect RestartDrained(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
+// Of a process that has ended, `how` in words: whether another start of its rank has registered.
+Effect AwaitAnotherStart(std::string how, Clock::time_point since, const Strike& strike, const Cluster& cluster,
+                         const std::stop_token& stop);
 Effect TakePort(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);
 Effect Suspend(const Strike& strike, const std::stop_token& stop);
 Effect Starve(const Strike& strike, const Cluster& cluster, const std::stop_token& stop);

@@ -3,6 +3,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
+#include <optional>
+
 #include "cmd/chaos/faults/fault.h"
 #include "cmd/chaos/sandbox/network_namespace.h"
 
@@ -13,6 +15,21 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kEndLimit{30'000};  // a signal waits for the core on a starved machine
 constexpr milliseconds kRestartLimit{90'000};
+
+// Another start of the rank that has registered; null: none within the limit.
+std::optional<Member> AnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop) {
+  const Clock::time_point until = Clock::now() + kRestartLimit;
+  while (Clock::now() < until && !stop.stop_requested()) {
+    const Members members = cluster.Find(milliseconds(500));
+    const auto now = members.find(before.rank);
+    if (now != members.end() && (now->second.process.pid() != before.process.pid() ||
+                                 now->second.process.start_s() != before.process.start_s())) {
+      return now->second;
+    }
+    SleepFor(milliseconds(50), stop);
+  }
+  return std::nullopt;
+}
 
 // Listens at the address, which a process has just left; -1 when somebody was faster.
 int TakeAddress(const HostPort& address) {
@@ -37,35 +54,24 @@ Effect NoEnd(const Member& member) {
 
 }  // namespace
 
-std::optional<Member> AwaitAnotherStart(const Member& before, const Cluster& cluster, const std::stop_token& stop) {
-  const Clock::time_point until = Clock::now() + kRestartLimit;
-  while (Clock::now() < until && !stop.stop_requested()) {
-    const Members members = cluster.Find(milliseconds(500));
-    const auto now = members.find(before.rank);
-    if (now != members.end() && (now->second.process.pid() != before.process.pid() ||
-                                 now->second.process.start_s() != before.process.start_s())) {
-      return now->second;
-    }
-    SleepFor(milliseconds(50), stop);
+Effect AwaitAnotherStart(std::string how, Clock::time_point since, const Strike& strike, const Cluster& cluster,
+                         const std::stop_token& stop) {
+  const std::optional<Member> next = AnotherStart(*strike.target, cluster, stop);
+  if (!next) {
+    return {.seen = false,
+            .evidence = absl::StrCat(how, "; no other start of ", strike.target->rank, " has registered within ",
+                                     TimeText(kRestartLimit))};
   }
-  return std::nullopt;
+  return {.seen = true,
+          .evidence = absl::StrCat(how, "; pid ", next->process.pid(), " has registered as ", next->rank, " after ",
+                                   TimeText(Clock::now() - since))};
 }
 
 Effect Kill(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
   const Clock::time_point begin = Clock::now();
   if (!strike.pretend && !strike.target->process.Signal(SIGKILL).ok()) return NoEnd(*strike.target);
   if (!strike.target->process.AwaitEnd(kEndLimit)) return NoEnd(*strike.target);
-  const Clock::time_point gone = Clock::now();
-  const std::optional<Member> next = AwaitAnotherStart(*strike.target, cluster, stop);
-  const std::string text = absl::StrCat("gone after ", TimeText(gone - begin));
-  if (!next) {
-    return {.seen = false,
-            .evidence = absl::StrCat(text, "; no other start of ", strike.target->rank, " has registered within ",
-                                     TimeText(kRestartLimit))};
-  }
-  return {.seen = true,
-          .evidence = absl::StrCat(text, "; pid ", next->process.pid(), " has registered as ", next->rank, " after ",
-                                   TimeText(Clock::now() - begin))};
+  return AwaitAnotherStart(absl::StrCat("gone after ", TimeText(Clock::now() - begin)), begin, strike, cluster, stop);
 }
 
 Effect TakePort(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
@@ -83,7 +89,7 @@ Effect TakePort(const Strike& strike, const Cluster& cluster, const std::stop_to
                                   was_back ? "the rank came back elsewhere meanwhile" : "nobody registered meanwhile");
   taken.Reset();
   const Clock::time_point released = Clock::now();
-  const std::optional<Member> next = AwaitAnotherStart(target, cluster, stop);
+  const std::optional<Member> next = AnotherStart(target, cluster, stop);
   if (!next) return {.seen = false, .evidence = absl::StrCat(text, "; no other start has registered since")};
   return {.seen = true,
           .evidence = absl::StrCat(text, "; pid ", next->process.pid(), " was there ",

@@ -31,7 +31,7 @@ absl::StatusOr<AdminClient> ConnectToRouters(const Cluster& cluster) {
 absl::Status Uncordon(const AdminClient& routers, const std::string& rank) {
   const Clock::time_point until = Clock::now() + kOrderLimit;
   while (true) {
-    const absl::Status status = routers.Order({{.rank = rank, .duty = v1::RANK_DUTY_SERVE}}).status();
+    absl::Status status = routers.Order({{.rank = rank, .duty = v1::RANK_DUTY_SERVE}}).status();
     if (!absl::IsUnavailable(status) || Clock::now() >= until) return status;
     std::this_thread::sleep_for(milliseconds(200));
   }
@@ -46,12 +46,8 @@ Effect EndByItself(const Strike& strike, const Cluster& cluster, const std::stop
   if (!target.process.AwaitEnd(strike.pretend ? milliseconds(0) : kEndLimit)) {
     return {.evidence = absl::StrCat(target.Name(), " has not ended within ", TimeText(Clock::now() - begin))};
   }
-  const std::string text = absl::StrCat("ended by itself after ", TimeText(Clock::now() - begin));
-  const std::optional<Member> next = AwaitAnotherStart(target, cluster, stop);
-  if (!next) return {.evidence = absl::StrCat(text, "; no other start of ", target.rank, " has registered")};
-  return {.seen = true,
-          .evidence = absl::StrCat(text, "; pid ", next->process.pid(), " has registered as ", next->rank, " after ",
-                                   TimeText(Clock::now() - begin))};
+  return AwaitAnotherStart(absl::StrCat("ended by itself after ", TimeText(Clock::now() - begin)), begin, strike,
+                           cluster, stop);
 }
 
 Effect RestartDrained(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
