@@ -18,8 +18,8 @@ struct DispatcherOptions {
   uint32_t max_damages = 3;          // of a request's stored rows: it is computed anew after each but the last
   uint32_t max_rank_deaths = 8;      // under one request since its last token: it may be what kills them
   uint32_t max_attach_failures = 4;  // in a row, by ranks that live: then the sequence is given up
-  std::chrono::milliseconds rank_wait{
-      30000};  // how long an admitted request waits for a rank to come (back); longer while ranks are late
+  // How long an admitted request waits for a rank to come (back); while ranks are late it waits on.
+  std::chrono::milliseconds rank_wait{30000};
   std::chrono::milliseconds resume_wait{3000};  // for the rank that had an answer which is resumed; then begun anew
   std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
   std::chrono::milliseconds max_backoff{1000};
