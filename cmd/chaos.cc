@@ -97,7 +97,7 @@ absl::StatusOr<Findings> RunMode(const ChaosOptions& options, const FaultPlan& p
 absl::Status AskAloneWithProgress(Session& session) {
   ProgressLine line;
   const Clock::time_point begin = Clock::now();
-  const absl::Status status = AskAlone(session, [&](size_t done) {
+  absl::Status status = AskAlone(session, [&](size_t done) {
     line.Show(ProgressBar(static_cast<double>(done), static_cast<double>(session.requests.size()), "requests alone"));
   });
   line.Erase();

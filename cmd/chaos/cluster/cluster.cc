@@ -16,14 +16,14 @@ using std::chrono::milliseconds;
 constexpr milliseconds kFindLimit{3'000};      // for processes that run
 constexpr milliseconds kOwnFindLimit{60'000};  // for those that were started just now
 // Between what a process says of its start and what the kernel says, which counts in other units.
-constexpr double kStartTolerance_s = 3;
+constexpr double kStartToleranceSeconds = 3;
 
 bool IsThatStart(pid_t pid, const ProcessScrape& scrape) {
   const std::vector<std::string> arguments = CommandLineOf(pid);
   if (arguments.size() < 2 || arguments[1] != scrape.role) return false;
   const absl::StatusOr<ProcessFigures> figures = ReadProcess(pid);
   const double said_s = scrape.metrics->Value("process_start_time_seconds");
-  return figures.ok() && std::abs(UnixTimeOf(figures->start_s) - said_s) < kStartTolerance_s;
+  return figures.ok() && std::abs(UnixTimeOf(figures->start_s) - said_s) < kStartToleranceSeconds;
 }
 
 }  // namespace

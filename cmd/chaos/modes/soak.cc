@@ -100,7 +100,7 @@ Findings RunSoak(const Session& session, const SoakPlan& plan) {
     if (series.value.empty()) continue;
     const double slope = series.SlopePerSecond(), rise = slope * series.SettledSeconds();
     const Measure* measure = std::find_if(std::begin(kMeasures), std::end(kMeasures),
-                                          [&](const Measure& each) { return each.name == name; });
+                                          [of = key.second](const Measure& each) { return each.name == of; });
     session.say(absl::StrFormat("  %-14s %-15s %14.0f at the end, %+.0f an hour\n", rank, name, series.value.back(),
                                 3600 * slope));
     findings.json["slopes_per_hour"][rank][name] = 3600 * slope;

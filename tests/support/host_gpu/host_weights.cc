@@ -127,7 +127,8 @@ void PackCodesForCpu(const cuda::DeviceMatrix& matrix, const PackedMatrix& packe
     std::vector<uint8_t> bytes;
     std::vector<float> scales;
     std::vector<int16_t> zeros;
-    for (size_t out = static_cast<size_t>(first); out < static_cast<size_t>(first + count); ++out) {
+    const auto first_out = static_cast<size_t>(first), end = first_out + static_cast<size_t>(count);
+    for (size_t out = first_out; out < end; ++out) {
       for (size_t at = out * in; at < (out + 1) * in; ++at) {
         bytes.push_back(matrix.dtype == Dtype::kF8 ? codes[at] : codes[at / 2] >> at % 2 * 4 & 15);
       }

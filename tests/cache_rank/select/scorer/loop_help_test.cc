@@ -13,6 +13,10 @@
 namespace winnow {
 namespace {
 
+bool SameBits(const void* a, const void* b, size_t bytes) {
+  return std::memcmp(a, b, bytes) == 0;
+}
+
 // Runs `tasks` of a team, whose other workers help: task(index, the loops of its worker).
 template <typename Task>
 void RunHelped(ThreadTeam& team, LoopHelp& help, int tasks, const Task& task) {
@@ -111,13 +115,13 @@ class HelpedScores : public testing::TestWithParam<const char*> {
       const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, queries.data(), kQueries, 0.2f, together, &loop);
       const Scores scores = ScoreKeys(kernels, keys, queries.data(), kQueries, 0.2f, scores_together, &loop);
       const size_t runs = SoftmaxRuns(num_keys);
-      EXPECT_EQ(std::memcmp(softmaxes.lse, expected.lse, kQueries * sizeof(float)), 0);
-      EXPECT_EQ(std::memcmp(softmaxes.run_scales, expected.run_scales, kQueries * runs * sizeof(float)), 0);
+      EXPECT_TRUE(SameBits(softmaxes.lse, expected.lse, kQueries * sizeof(float)));
+      EXPECT_TRUE(SameBits(softmaxes.run_scales, expected.run_scales, kQueries * runs * sizeof(float)));
       for (int q = 0; q < kQueries; ++q) {
         const size_t bytes = num_keys * sizeof(float);
         const float* const weights = softmaxes.weights + q * softmaxes.stride;
-        EXPECT_EQ(std::memcmp(weights, expected.weights + q * expected.stride, bytes), 0) << "query " << q;
-        EXPECT_EQ(std::memcmp(scores.row(q), raw.row(q), bytes), 0) << "query " << q;
+        EXPECT_TRUE(SameBits(weights, expected.weights + q * expected.stride, bytes)) << "query " << q;
+        EXPECT_TRUE(SameBits(scores.row(q), raw.row(q), bytes)) << "query " << q;
       }
     });
   }
