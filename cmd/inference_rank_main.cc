@@ -12,9 +12,9 @@
 #include "cmd/role/payload_paths.h"
 #include "cmd/role/rank_options.h"
 #include "cmd/role/role_process.h"
+#include "common/base/logging.h"
 #include "common/rpc/identity.h"
 #include "inference_rank/service/inference_rank.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

@@ -13,8 +13,8 @@
 #include "cmd/role/options/opentelemetry.h"
 #include "cmd/role/options/router_options.h"
 #include "cmd/role/role_process.h"
+#include "common/base/logging.h"
 #include "router/router.h"
-#include "spdlog/spdlog.h"
 #include "winnow/v1/generation.grpc.pb.h"
 
 namespace winnow {

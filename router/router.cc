@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "common/base/logging.h"
 #include "common/metrics/request_metrics.h"
 #include "common/model/synthetic_models.h"
 #include "common/rpc/channel.h"
@@ -32,7 +33,6 @@
 #include "router/openai/openai_service.h"
 #include "router/page/page_routes.h"
 #include "router/router_metrics.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <string>
 
-#include "spdlog/spdlog.h"
+#include "common/base/logging.h"
 
 namespace winnow {
 namespace {

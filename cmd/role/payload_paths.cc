@@ -2,8 +2,8 @@
 
 #include <utility>
 
+#include "common/base/logging.h"
 #include "kernels/cuda/plugin.h"
-#include "spdlog/spdlog.h"
 #include "transport/nccl/nccl_path.h"
 #include "transport/peer/p2p_path.h"
 

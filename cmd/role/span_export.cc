@@ -5,9 +5,9 @@
 #include <array>
 
 #include "cmd/role/options/opentelemetry.h"
+#include "common/base/logging.h"
 #include "common/metrics/version.h"
 #include "common/tracing/otlp_resource.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

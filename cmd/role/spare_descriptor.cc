@@ -9,7 +9,7 @@
 #include <chrono>
 #include <mutex>
 
-#include "spdlog/spdlog.h"
+#include "common/base/logging.h"
 
 namespace winnow {
 namespace {

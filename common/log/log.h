@@ -6,10 +6,10 @@
 #include <string>
 #include <string_view>
 
+#include "common/base/logging.h"
 #include "common/base/status.h"
-#include "spdlog/spdlog.h"
 
-// Logging is spdlog: main() calls StartLog once, everything else calls spdlog::info("...", ...) and so on.
+// Logging is spdlog (common/base/logging.h): main() calls StartLog once.
 
 namespace winnow {
 

@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "spdlog/spdlog.h"
+#include "common/base/logging.h"
 
 namespace winnow {
 namespace {

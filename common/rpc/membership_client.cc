@@ -2,12 +2,12 @@
 
 #include <algorithm>
 
+#include "common/base/logging.h"
 #include "common/config/host_address.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/heartbeat_stream.h"
 #include "common/rpc/identity.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/logging.h"
 #include "common/config/host_address.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

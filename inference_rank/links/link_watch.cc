@@ -1,7 +1,7 @@
 #include "inference_rank/links/link_watch.h"
 
+#include "common/base/logging.h"
 #include "common/rpc/dial.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

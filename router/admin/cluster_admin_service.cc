@@ -1,9 +1,9 @@
 #include "router/admin/cluster_admin_service.h"
 
+#include "common/base/logging.h"
 #include "common/rpc/grpc_status.h"
 #include "router/admin/rank_duty.h"
 #include "router/membership/rank_list.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

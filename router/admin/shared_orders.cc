@@ -5,8 +5,8 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/logging.h"
 #include "router/admin/rank_duty.h"
-#include "spdlog/spdlog.h"
 
 namespace winnow {
 namespace {

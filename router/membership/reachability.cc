@@ -4,10 +4,10 @@
 #include <boost/asio/post.hpp>
 
 #include "absl/strings/str_join.h"
+#include "common/base/logging.h"
 #include "common/rpc/channel.h"
 #include "common/rpc/dial.h"
 #include "common/rpc/grpc_status.h"
-#include "spdlog/spdlog.h"
 #include "winnow/v1/admin.grpc.pb.h"
 
 namespace winnow {

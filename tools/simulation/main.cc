@@ -17,8 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "common/base/logging.h"
 #include "spdlog/sinks/base_sink.h"
-#include "spdlog/spdlog.h"
 #include "tools/simulation/scenario/planted.h"
 #include "tools/simulation/scenario/seed_run.h"
 
