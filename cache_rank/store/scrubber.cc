@@ -8,6 +8,9 @@ namespace {
 // What a slow loop may catch up with.
 constexpr double kMostSeconds = 0.2;
 
+// A look at a block that holds nothing takes about as long as reading so many bytes. There may be millions of them.
+constexpr uint64_t kLookBytes = 8;
+
 }  // namespace
 
 void Scrubber::Tick(std::chrono::steady_clock::time_point now) {
@@ -24,19 +27,20 @@ bool Scrubber::RunOnce() {
   if (allowed_bytes_ <= 0) return false;
   if (pool_->tiers() != nullptr) pool_->tiers()->Flush();  // rows on their way are not in their blocks
   uint64_t bytes = 0;
-  while (bytes < kSliceBytes) {
+  looks_ = 0;
+  while (bytes + looks_ * kLookBytes < kSliceBytes) {
     const uint64_t of_block = Step();
     bytes += of_block;
-    if (of_block > 0) continue;
+    if (of_block > 0 || next_block_ < read_.size()) continue;
     const bool was_empty = !found_some_;
     counts_.passes += !was_empty;
     BeginPass();
     if (was_empty) allowed_bytes_ = 0;  // there is nothing to be read
     break;
   }
-  allowed_bytes_ -= static_cast<int64_t>(bytes);
+  allowed_bytes_ -= static_cast<int64_t>(bytes + looks_ * kLookBytes);
   counts_.bytes += bytes;
-  return bytes > 0;
+  return bytes + looks_ > 0;
 }
 
 void Scrubber::BeginPass() {
@@ -60,7 +64,7 @@ uint64_t Scrubber::Step() {
     sequences_.pop_back();
     list_ = block_of_list_ = 0;
   }
-  for (; next_block_ < read_.size(); ++next_block_) {
+  for (; next_block_ < read_.size() && looks_ * kLookBytes < kSliceBytes; ++next_block_, ++looks_) {
     if (read_[next_block_] || !pool_->in_use(next_block_) || pool_->checksums().num_rows(next_block_) == 0) continue;
     found_some_ = true;
     CheckBlock(next_block_++);

@@ -30,7 +30,7 @@ class Scrubber {
 
   // Allows what the rate gives for the time since the last call, of which what was not read soon is forgotten.
   void Tick(std::chrono::steady_clock::time_point now);
-  // Reads at most kSliceBytes and a block, if allowed. False when nothing was.
+  // Reads at most kSliceBytes and a block, if allowed, looks at empty blocks included. False when it did nothing.
   bool RunOnce();
 
   const Counts& counts() const { return counts_; }
@@ -38,7 +38,7 @@ class Scrubber {
  private:
   static constexpr uint64_t kSliceBytes = 32 << 10;
 
-  // Reads one block, returns its bytes; 0 at the end of the pass.
+  // Reads one block, returns its bytes; 0 at the end of the pass, and where the slice ends among empty blocks.
   uint64_t Step();
   uint64_t StepOfSequence(CachedSequence& sequence);
   // The rows of one block of the pool, and of its copy; false, and the block is condemned, when one is damaged.
@@ -57,6 +57,7 @@ class Scrubber {
   size_t list_ = 0, block_of_list_ = 0;
   std::vector<bool> read_;
   uint32_t next_block_ = 0;
+  uint64_t looks_ = 0;  // of the slice, at blocks that hold nothing
   bool found_some_ = false;
   std::vector<std::byte> scratch_;
 };
