@@ -9,14 +9,22 @@ if(CCACHE)
 endif()
 
 add_library(winnow_flags INTERFACE)
-target_compile_options(winnow_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Werror>)
+target_compile_options(winnow_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Werror -pthread>)
 target_include_directories(winnow_flags INTERFACE ${PROJECT_SOURCE_DIR})
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_DISABLE_PRECOMPILE_HEADERS)  # clang-tidy knows neither
+  # ccache asks for the first where headers are precompiled. The second: to collect garbage below this many KiB costs more time than
+  # the memory is worth.
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess> $<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=524288>)
+endif()
 
-# The sources of a library that lie in one folder are compiled as one: a build from nothing spends most of its time on the headers
+# Of code that need not be fast: tests, commands, the control plane. GCC sees less at -O1, and takes what is assigned for unassigned.
+set(winnow_quick_build $<$<CONFIG:Release>:-O1> $<$<AND:$<CONFIG:Release>,$<CXX_COMPILER_ID:GNU>>:-Wno-maybe-uninitialized>)
+
+# The sources of a library or test that lie in one folder are compiled as one: a build from nothing spends most of its time on the headers
 # and templates that they share. Names in anonymous namespaces are therefore unique in their folder. OFF: each file alone, which is
 # quicker where one of them is edited all day; `./run check` reads them so, and thereby sees the includes that one of them lacks.
 # A folder may set it to OFF for itself and those below it.
-option(WINNOW_UNITY "Compile the sources of a library that lie in one folder as one" ON)
+option(WINNOW_UNITY "Compile the sources of a library or test that lie in one folder as one" ON)
 
 # winnow_unity(<target>)   once it has its sources. Those that are generated, that have flags of their own or
 # SKIP_UNITY_BUILD_INCLUSION stay apart.
@@ -34,26 +42,59 @@ function(winnow_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# Third-party and standard headers that most files of a large target read: parsed once. Sources still include what they use, so
-# that the build without precompiled headers (-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON, used for static analysis) works too.
-function(winnow_precompile target)
-  target_precompile_headers(${target} PRIVATE
-    <algorithm> <atomic> <chrono> <cstdint> <functional> <map> <memory> <mutex> <optional> <span> <string> <string_view> <utility>
-    <vector> <absl/status/statusor.h> <absl/strings/str_cat.h> ${ARGN})
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>)
+# What most files read is parsed once for all targets. Such headers fit targets of the same kind alone: with -fPIC as libraries or
+# -fPIE as programs, and for no instruction set of their own; what they were optimized for does not matter. Sources still include what
+# they use, so that the build without precompiled headers (-DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON, used for static analysis) works too.
+# A folder may set it to OFF for itself and those below it.
+option(WINNOW_PRECOMPILE "Let libraries and tests read the same precompiled headers" ON)
+set(winnow_common_headers
+  <algorithm> <atomic> <chrono> <cstdint> <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream> <string>
+  <string_view> <thread> <unordered_map> <utility> <vector> <absl/status/statusor.h> <absl/strings/str_cat.h>
+  <absl/strings/str_format.h> <absl/synchronization/mutex.h>)
+# gRPC, and what the files that protoc writes include of protobuf.
+set(winnow_rpc_headers
+  <grpcpp/grpcpp.h> <google/protobuf/message.h> <google/protobuf/generated_message_reflection.h>
+  <google/protobuf/generated_enum_reflection.h> <google/protobuf/repeated_field.h> <google/protobuf/reflection_ops.h>
+  <google/protobuf/wire_format.h>)
+
+# winnow_headers(<name> LIBRARY|PROGRAM HEADERS <header>... [DEPS <target>...])   a target that is nothing but these, for
+# winnow_precompiled(<target> <name>)
+function(winnow_headers name kind)
+  cmake_parse_arguments(ARG "" "" "HEADERS;DEPS" ${ARGN})
+  set(source ${PROJECT_BINARY_DIR}/${name}.cc)
+  file(CONFIGURE OUTPUT ${source} CONTENT "int main() {}\n")
+  if(kind STREQUAL "LIBRARY")
+    add_library(${name} OBJECT EXCLUDE_FROM_ALL ${source})
+  else()
+    add_executable(${name} EXCLUDE_FROM_ALL ${source})
+  endif()
+  target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS})
+  target_precompile_headers(${name} PRIVATE ${ARG_HEADERS})
 endfunction()
 
-# winnow_library(<name> SRCS <file>... DEPS <target>... [PRECOMPILE <header>...])   without SRCS: a header-only library; headers are
-# precompiled where files are compiled alone
+function(winnow_precompiled target headers)
+  if(WINNOW_PRECOMPILE)
+    target_precompile_headers(${target} REUSE_FROM ${headers})
+  endif()
+endfunction()
+
+# winnow_library(<name> [RPC] [CONTROL] SRCS <file>... DEPS <target>...)   without SRCS: a header-only library. RPC: most of its files
+# read gRPC's headers. CONTROL: no request waits for it, so that it need not be fast and the build can be.
 function(winnow_library name)
-  cmake_parse_arguments(ARG "" "" "SRCS;DEPS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(ARG "RPC;CONTROL" "" "SRCS;DEPS" ${ARGN})
   if(ARG_SRCS)
     add_library(${name} STATIC ${ARG_SRCS})
     target_link_libraries(${name} PUBLIC winnow_flags ${ARG_DEPS})
     if(WINNOW_UNITY)
       winnow_unity(${name})
-    elseif(ARG_PRECOMPILE)
-      winnow_precompile(${name} ${ARG_PRECOMPILE})
+    endif()
+    if(ARG_CONTROL)
+      target_compile_options(${name} PRIVATE ${winnow_quick_build})
+    endif()
+    if(ARG_RPC)
+      winnow_precompiled(${name} rpc_headers)
+    else()
+      winnow_precompiled(${name} library_headers)
     endif()
   else()
     add_library(${name} INTERFACE)
@@ -61,17 +102,18 @@ function(winnow_library name)
   endif()
 endfunction()
 
-# winnow_test(<name> SRCS <file>... DEPS <target>... [LABELS <label>...] [TIMEOUT <seconds>] [PRECOMPILE <header>...])
+# winnow_test(<name> SRCS <file>... DEPS <target>... [LABELS <label>...] [TIMEOUT <seconds>] [ALONE <file>...])   ALONE: sources that
+# have a name in common with others of their folder
 function(winnow_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;PRECOMPILE" ${ARGN})
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SRCS;DEPS;LABELS;ALONE" ${ARGN})
   add_executable(${name} ${ARG_SRCS})
-  target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS} GTest::gmock GTest::gtest_main)
-  list(LENGTH ARG_SRCS num_sources)
-  if(num_sources GREATER 2)
-    winnow_precompile(${name} <gmock/gmock.h> <gtest/gtest.h> ${ARG_PRECOMPILE})
+  if(WINNOW_UNITY)
+    set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    winnow_unity(${name})
   endif()
-  # The tests' own code need not be fast, the build should be.
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+  target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS} GTest::gmock GTest::gtest_main)
+  winnow_precompiled(${name} test_headers)
+  target_compile_options(${name} PRIVATE ${winnow_quick_build})
   add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
@@ -89,7 +131,7 @@ function(winnow_fuzzer name)
     endif()
     add_executable(${name} ${ARG_SRCS} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
     target_link_libraries(${name} PRIVATE winnow_flags ${ARG_DEPS})
-    target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
+    target_compile_options(${name} PRIVATE ${winnow_quick_build})
     add_test(NAME ${name} COMMAND ${name} ${PROJECT_SOURCE_DIR}/tests/fuzz/corpus/${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT 120)
     return()
@@ -149,9 +191,7 @@ function(winnow_proto_library name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${WINNOW_UNITY} UNITY_BUILD_MODE GROUP)
   target_include_directories(${name} SYSTEM PUBLIC ${gen})
   target_link_libraries(${name} PUBLIC gRPC::grpc++ protobuf::libprotobuf)
-  winnow_precompile(${name} <grpcpp/grpcpp.h> <google/protobuf/message.h> <google/protobuf/generated_message_reflection.h>
-                    <google/protobuf/generated_enum_reflection.h> <google/protobuf/repeated_field.h>
-                    <google/protobuf/reflection_ops.h> <google/protobuf/wire_format.h>)
+  winnow_precompiled(${name} rpc_headers)
 endfunction()
 
 # The project's libraries below `target`, itself included, and the packages' targets that these link.

@@ -9,11 +9,10 @@ winnow_library(bench_answers
        quality/quality_plots.cc
   DEPS tools_svg_plot common_base absl::str_format)
 
-winnow_library(bench_quality
+winnow_library(bench_quality RPC
   SRCS quality/forced_decoder.cc quality/hosted_cache_rank.cc quality/quality_model.cc quality/saved_prompt.cc
        quality/spec_choice.cc
-  DEPS absl::cleanup bench_answers cache_rank common_selection common_selection_profile inference_rank router transport_inproc
-  PRECOMPILE <grpcpp/grpcpp.h>)
+  DEPS absl::cleanup bench_answers cache_rank common_selection common_selection_profile inference_rank router transport_inproc)
 
 if(TARGET tests_e2e)  # for its HTTP client
   add_executable(selection_quality selection_quality.cc quality/quality_options.cc quality/served_answers.cc)

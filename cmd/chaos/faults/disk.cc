@@ -8,7 +8,7 @@
 namespace winnow::chaos {
 namespace {
 
-constexpr std::chrono::milliseconds kLook{100};
+constexpr std::chrono::milliseconds kDiskLook{100};
 
 // Of all logs together.
 uintmax_t LogBytes(const SmallDisk& disk) {
@@ -36,7 +36,7 @@ Effect FillDisk(const Strike& strike, const SmallDisk& disk, const std::stop_tok
       ++looks;
       full += !written.ok();
       if (!written.ok()) why = std::string(written.message());
-    } while (Clock::now() < until && SleepFor(kLook, stop));
+    } while (Clock::now() < until && SleepFor(kDiskLook, stop));
   }
   return {.seen = full == looks,
           .evidence = absl::StrFormat("%.0f MiB were free before; at %d of %d looks nothing could be written (%s); the "

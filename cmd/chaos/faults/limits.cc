@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook{100};
+constexpr milliseconds kLimitLook{100};
 
 // A soft limit of a process, for as long as the object lives.
 class Limit {
@@ -74,7 +74,7 @@ Effect LimitMemory(const Strike& strike, const std::stop_token& stop) {
   const bool is_full = LimitNow(process, RLIMIT_AS) <= size;
   int64_t most = before->vm_bytes;
   const Clock::time_point until = Clock::now() + strike.lasts;
-  while (Clock::now() < until && !process.has_ended() && SleepFor(kLook, stop)) {
+  while (Clock::now() < until && !process.has_ended() && SleepFor(kLimitLook, stop)) {
     const absl::StatusOr<ProcessFigures> now = process.Figures();
     if (now.ok()) most = std::max(most, now->vm_bytes);
   }
@@ -94,7 +94,7 @@ Effect LimitDescriptors(const Strike& strike, const std::stop_token& stop) {
   if (!strike.pretend) limit.emplace(process, RLIMIT_NOFILE, lowest);
   int asked = 0, unanswered = 0, lowered = 0;
   const Clock::time_point until = Clock::now() + strike.lasts;
-  while (Clock::now() < until && !process.has_ended() && SleepFor(kLook, stop)) {
+  while (Clock::now() < until && !process.has_ended() && SleepFor(kLimitLook, stop)) {
     // What the process has closed meanwhile it would get again.
     const rlim_t now = LowestFreeDescriptor(process.pid());
     if (limit && now < lowest && limit->Change(now)) {

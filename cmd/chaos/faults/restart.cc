@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 
 // Answers of a router may go on for its --stop-grace.
-constexpr milliseconds kEndLimit{120'000};
+constexpr milliseconds kGracefulEndLimit{120'000};
 constexpr std::chrono::seconds kDrainLimit{120};
 // A router of a machine without free cores may not answer at once.
 constexpr milliseconds kOrderLimit{60'000};
@@ -43,7 +43,7 @@ Effect EndByItself(const Strike& strike, const Cluster& cluster, const std::stop
   const Member& target = *strike.target;
   const Clock::time_point begin = Clock::now();
   if (!strike.pretend && !target.process.Signal(SIGTERM).ok()) return {.evidence = target.Name() + " is not there"};
-  if (!target.process.AwaitEnd(strike.pretend ? milliseconds(0) : kEndLimit)) {
+  if (!target.process.AwaitEnd(strike.pretend ? milliseconds(0) : kGracefulEndLimit)) {
     return {.evidence = absl::StrCat(target.Name(), " has not ended within ", TimeText(Clock::now() - begin))};
   }
   return AwaitAnotherStart(absl::StrCat("ended by itself after ", TimeText(Clock::now() - begin)), begin, strike,

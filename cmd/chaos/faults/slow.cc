@@ -13,7 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLook{50};
+constexpr milliseconds kPauseLook{50};
 constexpr int kLoopsPerCore = 4;
 // The loops must have run, whatever else does, and the cluster's threads must have been kept from running for half of
 // the time in which they could.
@@ -47,7 +47,7 @@ Effect Suspend(const Strike& strike, const std::stop_token& stop) {
   const Process& process = strike.target->process;
   if (!strike.pretend && !process.Signal(SIGSTOP).ok()) return {.seen = false, .evidence = "the process has ended"};
   const Clock::time_point begin = Clock::now();
-  SleepFor(kLook, stop);
+  SleepFor(kPauseLook, stop);
   const absl::StatusOr<ProcessFigures> first = process.Figures();
   int looks = 0, stopped = 0;
   double last_cpu_s = first.ok() ? first->cpu_s : 0;
@@ -60,7 +60,7 @@ Effect Suspend(const Strike& strike, const std::stop_token& stop) {
   };
   do {
     look();
-  } while (Clock::now() - begin + kLook < strike.lasts && SleepFor(kLook, stop));
+  } while (Clock::now() - begin + kPauseLook < strike.lasts && SleepFor(kPauseLook, stop));
   if (!strike.pretend) {
     const absl::Status resumed = process.Signal(SIGCONT);
     if (!resumed.ok()) return {.seen = false, .evidence = std::string(resumed.message())};

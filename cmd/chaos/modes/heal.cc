@@ -115,7 +115,7 @@ void Say(const Session& session, const Round& round, int number) {
   session.say(text);
 }
 
-void FindFailures(const Round& round, int number, std::vector<std::string>& failures) {
+void FindRoundFailures(const Round& round, int number, std::vector<std::string>& failures) {
   const auto fail = [&](const std::string& what) { failures.push_back(absl::StrCat("trial ", number, ": ", what)); };
   for (const StruckFault& fault : round.faults) {
     if (!fault.effect.seen) fail(absl::StrCat("no effect of ", fault.name, ": ", fault.effect.evidence));
@@ -151,7 +151,7 @@ Findings RunHeal(const Session& given, const HealPlan& plan) {
     const Round round = RunRound(session, plan, std::move(strikes));
     if (session.stop.stop_requested()) break;
     Say(session, round, number);
-    FindFailures(round, number, findings.failures);
+    FindRoundFailures(round, number, findings.failures);
     findings.json.push_back({{"trial", number},
                              {"throughput", JsonOf(round.throughput)},
                              {"same", round.ends.same},

@@ -26,7 +26,7 @@ struct Capacity {
   Distribution latency_s;
 };
 
-Capacity Measure(const Session& session, const OverloadPlan& plan, Tally& tally) {
+Capacity MeasureCapacity(const Session& session, const OverloadPlan& plan, Tally& tally) {
   const Clock::time_point begin = Clock::now();
   std::vector<double> latencies;
   RunClosedLoop(
@@ -86,7 +86,7 @@ Findings RunOverload(const Session& session, const OverloadPlan& plan) {
   Findings findings;
   Tally tally;
   const Members before = session.cluster->Find();
-  const Capacity capacity = Measure(session, plan, tally);
+  const Capacity capacity = MeasureCapacity(session, plan, tally);
   session.say(absl::StrFormat("%d clients: %.2f requests/s, latency p50 %.2f s, p99 %.2f s\n", plan.clients,
                               capacity.requests_per_s, capacity.latency_s.p50, capacity.latency_s.p99));
   if (capacity.latency_s.count == 0) {

@@ -58,7 +58,7 @@ void JudgeAll(const Session& session, const std::vector<Answer>& answers, Trial&
 
 // What of a trial is against the promises. Identity is not promised once a cache rank was lost and prompts were
 // computed again.
-void FindFailures(const std::vector<PlannedStrike>& strikes, Trial& trial) {
+void FindTrialFailures(const std::vector<PlannedStrike>& strikes, Trial& trial) {
   bool lost_a_cache_rank = false;
   for (const PlannedStrike& strike : strikes) lost_a_cache_rank |= strike.MayLoseCacheRank();
   const auto fail = [&](std::string what) {
@@ -131,7 +131,7 @@ Trial RunTrial(const Session& session, const FaultPlan& plan, int number, const 
   trial.throughput = ThroughputAround(faults, answers);
   for (const Request& request : session.requests) trial.prompt_tokens_due += request.prompt_tokens;
   JudgeAll(session, answers, trial);
-  FindFailures(strikes, trial);
+  FindTrialFailures(strikes, trial);
   return trial;
 }
 

@@ -10,7 +10,7 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-absl::StatusOr<WeightQuantization> Parse(const json& quantization) {
+absl::StatusOr<WeightQuantization> ParseQuantization(const json& quantization) {
   const json config = {{"quantization_config", quantization}};
   return ParseWeightQuantization(JsonFields(config, "config.json"));
 }
@@ -33,7 +33,7 @@ TEST(WeightQuantizationTest, NothingIsQuantisedWithoutTheField) {
 
 TEST(WeightQuantizationTest, NamesWhatIsNotSupported) {
   const auto expect = [](const json& quantization, const std::string& message) {
-    EXPECT_THAT(Parse(quantization), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
+    EXPECT_THAT(ParseQuantization(quantization), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr(message)))
         << quantization.dump();
   };
   expect({{"bits", 4}}, "config.json: quantization_config.quant_method is missing; supported are fp8");
@@ -69,7 +69,7 @@ TEST(WeightQuantizationTest, NamesWhatIsNotSupported) {
 TEST(WeightQuantizationTest, ListedModulesAreNotConverted) {
   json config = Group(json::object());
   config["ignore"] = {"lm_head", "re:.*self_attn.*", "model.layers.2.", "mlp.gate"};
-  const auto parsed = Parse(config);
+  const auto parsed = ParseQuantization(config);
   ASSERT_THAT(parsed, IsOkStatus());
   for (const char* module :
        {"lm_head", "model.layers.0.self_attn.q_proj", "model.layers.2.mlp.up_proj", "model.layers.5.mlp.gate"}) {

@@ -10,7 +10,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::string ErrorOf(std::string_view text) {
+std::string TextErrorOf(std::string_view text) {
   return std::string(ParseSpec(text).status().message());
 }
 
@@ -63,20 +63,20 @@ TEST(SpecText, FloatsKeepTheirBits) {
 }
 
 TEST(SpecText, ErrorsNameTheMistake) {
-  EXPECT_THAT(ErrorOf("psychic"),
+  EXPECT_THAT(TextErrorOf("psychic"),
               HasSubstr("unknown selection preset \"psychic\"; there are: winnow, native, depth, async-token"));
-  EXPECT_THAT(ErrorOf("sparseserv"), HasSubstr("did you mean \"sparseserve\"?"));
-  EXPECT_THAT(ErrorOf(""), HasSubstr("unknown selection preset \"\""));
-  EXPECT_THAT(ErrorOf("winnow,budjet=5"), HasSubstr("did you mean \"budget\"?"));
-  EXPECT_THAT(ErrorOf("winnow,budget=-5"), HasSubstr("selection.budget is \"-5\""));
-  EXPECT_EQ(ErrorOf("winnow,quest"), "selection: \"quest\" is no field=value; the form is preset[,field=value...]");
-  EXPECT_EQ(ErrorOf("winnow,"), "selection: \"\" is no field=value; the form is preset[,field=value...]");
-  EXPECT_EQ(ErrorOf("winnow,budget="),
+  EXPECT_THAT(TextErrorOf("sparseserv"), HasSubstr("did you mean \"sparseserve\"?"));
+  EXPECT_THAT(TextErrorOf(""), HasSubstr("unknown selection preset \"\""));
+  EXPECT_THAT(TextErrorOf("winnow,budjet=5"), HasSubstr("did you mean \"budget\"?"));
+  EXPECT_THAT(TextErrorOf("winnow,budget=-5"), HasSubstr("selection.budget is \"-5\""));
+  EXPECT_EQ(TextErrorOf("winnow,quest"), "selection: \"quest\" is no field=value; the form is preset[,field=value...]");
+  EXPECT_EQ(TextErrorOf("winnow,"), "selection: \"\" is no field=value; the form is preset[,field=value...]");
+  EXPECT_EQ(TextErrorOf("winnow,budget="),
             "selection.budget is \"\", not a whole number in 1..4294967294 or \"unlimited\"");
   EXPECT_EQ(SpecErrorField(ParseSpec("psychic").status()), "preset");
-  EXPECT_LT(ErrorOf(std::string(100000, 'x')).size(), 1000u) << "what is echoed of a long text is short";
-  EXPECT_LT(ErrorOf("winnow,budget=" + std::string(100000, '9')).size(), 1000u);
-  EXPECT_LT(ErrorOf("winnow," + std::string(100000, 'y') + "=1").size(), 2000u);
+  EXPECT_LT(TextErrorOf(std::string(100000, 'x')).size(), 1000u) << "what is echoed of a long text is short";
+  EXPECT_LT(TextErrorOf("winnow,budget=" + std::string(100000, '9')).size(), 1000u);
+  EXPECT_LT(TextErrorOf("winnow," + std::string(100000, 'y') + "=1").size(), 2000u);
 }
 
 }  // namespace

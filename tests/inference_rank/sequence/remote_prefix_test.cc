@@ -10,7 +10,7 @@
 namespace winnow {
 namespace {
 
-constexpr uint32_t kEndKey = 512, kPrompt = 2000;
+constexpr uint32_t kEndKey = 512, kPromptTokens = 2000;
 
 const KvLayout kLayout{.num_layers = 3, .num_query_heads = 6, .num_kv_heads = 2, .head_dim = 8, .dtype = Dtype::kF32};
 
@@ -56,7 +56,7 @@ struct Wave {
 
 TEST(RemotePrefix, SendsFramesAsTheyFillAndTheRestAtTheEndOfTheWave) {
   Wave wave(1);
-  wave.remote.BeginWave(1, 700, 1300, kPrompt);
+  wave.remote.BeginWave(1, 700, 1300, kPromptTokens);
   wave.Make(200);
   EXPECT_EQ(wave.remote.NextFrame(wave.shards).count, 0u) << "not full";
   wave.Make(200);
@@ -77,7 +77,7 @@ TEST(RemotePrefix, SendsFramesAsTheyFillAndTheRestAtTheEndOfTheWave) {
 
 TEST(RemotePrefix, LeavesSoManyFramesUnanswered) {
   Wave wave(1);
-  wave.remote.BeginWave(0, 700, 700 + 256 * 6, kPrompt + 1000);
+  wave.remote.BeginWave(0, 700, 700 + 256 * 6, kPromptTokens + 1000);
   wave.Make(256 * 6);
   for (uint32_t i = 0; i < wire::kMaxPrefixFrames; ++i) EXPECT_EQ(wave.remote.NextFrame(wave.shards).count, 256u);
   EXPECT_EQ(wave.remote.NextFrame(wave.shards).count, 0u);
@@ -89,7 +89,7 @@ TEST(RemotePrefix, LeavesSoManyFramesUnanswered) {
 // Two halves of the heads: each shard is sent its heads' queries, and a token is ready when both have answered.
 TEST(RemotePrefix, PutsTheStatesOfAllShardsTogether) {
   Wave wave(2);
-  wave.remote.BeginWave(1, 700, 1000, kPrompt);
+  wave.remote.BeginWave(1, 700, 1000, kPromptTokens);
   wave.Make(300);
   const RemotePrefix::Frame frames[] = {wave.remote.NextFrame(wave.shards), wave.remote.NextFrame(wave.shards)};
   for (const ShardLink& shard : wave.shards) {
@@ -115,7 +115,7 @@ TEST(RemotePrefix, PutsTheStatesOfAllShardsTogether) {
 
 TEST(RemotePrefix, AsksInTheLastLayerForThePromptsLastTokenAlone) {
   Wave wave(1);
-  wave.remote.BeginWave(2, 1900, kPrompt, kPrompt);
+  wave.remote.BeginWave(2, 1900, kPromptTokens, kPromptTokens);
   wave.Make(99);
   EXPECT_EQ(wave.remote.NextFrame(wave.shards).count, 0u);
   EXPECT_EQ(wave.remote.ready_end(), 1999u);
@@ -125,7 +125,7 @@ TEST(RemotePrefix, AsksInTheLastLayerForThePromptsLastTokenAlone) {
   ASSERT_TRUE(wave.Answer(0, 1999, 1, 2).ok());
   EXPECT_EQ(wave.remote.ready_end(), 2000u);
   // A wave that does not reach the end asks nothing.
-  wave.remote.BeginWave(2, 1000, 1500, kPrompt);
+  wave.remote.BeginWave(2, 1000, 1500, kPromptTokens);
   wave.Make(500);
   EXPECT_EQ(wave.remote.NextFrame(wave.shards).count, 0u);
   EXPECT_EQ(wave.remote.ready_end(), 1500u);
@@ -133,7 +133,7 @@ TEST(RemotePrefix, AsksInTheLastLayerForThePromptsLastTokenAlone) {
 
 TEST(RemotePrefix, AsksOnlyShardsThatHaveTheLayer) {
   Wave wave(4);  // two halves of the heads, each in two ranges of layers
-  wave.remote.BeginWave(0, 700, 710, kPrompt);
+  wave.remote.BeginWave(0, 700, 710, kPromptTokens);
   wave.Make(10);
   ASSERT_EQ(wave.remote.NextFrame(wave.shards).count, 10u);
   int answers = 0;
@@ -148,7 +148,7 @@ TEST(RemotePrefix, AsksOnlyShardsThatHaveTheLayer) {
 TEST(RemotePrefix, RefusesAnswersThatNobodyAskedFor) {
   Wave wave(1);
   EXPECT_FALSE(wave.Answer(0, 700, 10, 1).ok()) << "no wave";
-  wave.remote.BeginWave(1, 700, 710, kPrompt);
+  wave.remote.BeginWave(1, 700, 710, kPromptTokens);
   wave.Make(10);
   EXPECT_FALSE(wave.Answer(0, 700, 10, 1).ok()) << "not sent yet";
   ASSERT_EQ(wave.remote.NextFrame(wave.shards).count, 10u);

@@ -2,6 +2,7 @@
 // one cache rank would have given, whatever selects.
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_text.h"
 #include "tests/inference_rank/two_ranks.h"
@@ -95,14 +96,14 @@ INSTANTIATE_TEST_SUITE_P(Specifications, ShardedDecodeTest, testing::ValuesIn(Sp
 
 // The heads of a profile keep their budgets, a streaming one among them.
 TEST(ShardedDecode, CutsBudgetsByHead) {
-  SelectionSpec spec = ParseSpec(std::string("exact-token") + kSmall).value();
+  SelectionSpec spec = ParseSpec(absl::StrCat("exact-token", kSmall)).value();
   spec.head_budgets = {24, 8, 0, 40, 16, 24, 32, 0, 8, 8, 56, 24};
   const Outputs one = DecodeAll(spec, 1, true);
   for (const int num_shards : {2, 3, 7}) EXPECT_EQ(DecodeAll(spec, num_shards, true).logits, one.logits) << num_shards;
 }
 
 TEST(ShardedDecode, EachCacheRankHoldsItsShardAlone) {
-  const SelectionSpec spec = ParseSpec(std::string("exact-token") + kSmall).value();
+  const SelectionSpec spec = ParseSpec(absl::StrCat("exact-token", kSmall)).value();
   TwoRanks one(kModel), sharded(kModel, std::chrono::seconds(20), 4);
   one.Prefill(1, 0, spec, kPrompt, kDecodes);
   sharded.Prefill(1, 0, spec, kPrompt, kDecodes);

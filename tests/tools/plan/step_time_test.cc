@@ -15,7 +15,7 @@ PlanModel ModelNamed(const char* name) {
   return PlanModelOf(*SyntheticModelConfig(name), 2, 2);
 }
 
-PlanWorkload Load(double context) {
+PlanWorkload StepLoad(double context) {
   return {.context_tokens = context, .budget_tokens = 2048 + 68, .overlap = 0.75};
 }
 
@@ -38,7 +38,7 @@ PlanModel RoundModel() {
 TEST(StepTime, IsWhatIsReadOverTheRateAndTheGapsBetweenKernels) {
   StepPlacement dense;
   dense.compute.memory_bytes_per_s = 1e12;
-  const StepTime time = EstimateStep(RoundModel(), dense, Load(10000), 100);
+  const StepTime time = EstimateStep(RoundModel(), dense, StepLoad(10000), 100);
   // 1 GB of weights and 100 x 10 MB of rows.
   EXPECT_NEAR(time.floor_s, 2e-3, 1e-9);
   EXPECT_NEAR(time.expected_s, 2e-3 / 0.92 + 10 * 27e-6, 1e-9);
@@ -48,20 +48,20 @@ TEST(StepTime, IsWhatIsReadOverTheRateAndTheGapsBetweenKernels) {
 TEST(StepTime, CpusReadAtTheRateThatWasMeasured) {
   StepPlacement cpu{.on_gpu = false};
   cpu.compute = {.memory_bytes_per_s = 1e10, .flops_per_s = 1e12};
-  EXPECT_NEAR(EstimateStep(RoundModel(), cpu, Load(10000), 1).expected_s, 0.101, 1e-9);
+  EXPECT_NEAR(EstimateStep(RoundModel(), cpu, StepLoad(10000), 1).expected_s, 0.101, 1e-9);
   // Those that select read from the same memory: 2,116 rows are attended to, 10,000 keys of 8 bits scored, and a
   // quarter of 2,116 rows copied at the rate between them.
   cpu.selected_by = SelectedBy::kCacheHost;
   cpu.scorer = {.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = 1};
   cpu.cache = cpu.compute;
-  const StepTime selects = EstimateStep(RoundModel(), cpu, Load(10000), 1);
+  const StepTime selects = EstimateStep(RoundModel(), cpu, StepLoad(10000), 1);
   EXPECT_NEAR(selects.expected_s, (1e9 + 2116e3 + 10000 * 250) / 1e10 + 2116e3 / 4 / 450e9, 1e-9);
 }
 
 TEST(StepTime, GpusThatShareAModelHaveTheirPartEachAndAddUpTwiceALayer) {
   StepPlacement two{.devices = 2};
   two.compute = {.memory_bytes_per_s = 1e12, .link_bytes_per_s = 4e8};
-  const StepTime time = EstimateStep(RoundModel(), two, Load(10000), 100);
+  const StepTime time = EstimateStep(RoundModel(), two, StepLoad(10000), 100);
   EXPECT_NEAR(time.floor_s, 1e-3, 1e-9);
   // 100 rows of 1,000 f32 to the other one: 400 kB at 400 MB/s, and 8 us.
   EXPECT_NEAR(time.all_reduce_s, 20 * (1e-3 + 8e-6), 1e-9);
@@ -71,13 +71,13 @@ TEST(StepTime, GpusThatShareAModelHaveTheirPartEachAndAddUpTwiceALayer) {
 TEST(StepTime, SelectionHidesOnlyWhereQueriesArePredicted) {
   StepPlacement beside{.selected_by = SelectedBy::kCacheGpus, .scorer = ScorerOf(*FindPreset("winnow"), 2)};
   const PlanModel model = ModelNamed("synthetic:qwen3-14b");
-  const StepTime waits = EstimateStep(model, beside, Load(32768), 8);
+  const StepTime waits = EstimateStep(model, beside, StepLoad(32768), 8);
   EXPECT_NEAR(waits.expected_s, waits.compute_s + waits.select_s + waits.transfer_s, 1e-12);
   beside.waits_for_query = false;
-  const StepTime hides = EstimateStep(model, beside, Load(32768), 8);
+  const StepTime hides = EstimateStep(model, beside, StepLoad(32768), 8);
   EXPECT_EQ(hides.expected_s, hides.compute_s) << "it is shorter than the layers";
   beside.cache_devices = 2;
-  EXPECT_LT(EstimateStep(model, beside, Load(32768), 8).select_s, hides.select_s);
+  EXPECT_LT(EstimateStep(model, beside, StepLoad(32768), 8).select_s, hides.select_s);
 }
 
 // Estimates beside what docs/benchmarks.md has measured on H200s. The margins are what the documentation says of them.
@@ -97,7 +97,7 @@ TEST(StepTime, AgreesWithMeasuredSteps) {
         Row{"synthetic:qwen3-14b", predicted, 32768, 8, 8.33},
         Row{"synthetic:qwen3-14b", predicted, 32768, 16, 9.51}}) {
     const double expected_ms =
-        EstimateStep(ModelNamed(row.model), row.placement, Load(row.context), row.batch).expected_s * 1e3;
+        EstimateStep(ModelNamed(row.model), row.placement, StepLoad(row.context), row.batch).expected_s * 1e3;
     const double ratio = row.measured_ms / expected_ms;
     RecordProperty("ratio", std::to_string(ratio));
     EXPECT_GT(ratio, 0.88) << row.model << " " << row.batch << ": " << row.measured_ms << " over " << expected_ms;
@@ -110,19 +110,19 @@ TEST(FirstToken, IsTheArithmeticOfThePromptOverTheRateOfProducts) {
   model.attention_flops = 1000;
   StepPlacement dense;
   dense.compute.flops_per_s = 1e14 / 0.83;
-  const FirstToken first = EstimateFirstToken(model, dense, Load(10000), 0, 2048, 1);
+  const FirstToken first = EstimateFirstToken(model, dense, StepLoad(10000), 0, 2048, 1);
   // 1 GFLOP a token, and half of 10,000 x 10,000 pairs.
-  const double step_s = EstimateStep(model, dense, Load(10000), 1).expected_s;
+  const double step_s = EstimateStep(model, dense, StepLoad(10000), 1).expected_s;
   EXPECT_NEAR(first.alone_s, (1e9 * 10000 + 1000 * 1e8 / 2) / 1e14 + step_s, 1e-9);
   EXPECT_EQ(first.last_of_batch_s, first.alone_s) << "nobody is before it";
-  const FirstToken of_four = EstimateFirstToken(model, dense, Load(10000), 0, 2048, 4);
+  const FirstToken of_four = EstimateFirstToken(model, dense, StepLoad(10000), 0, 2048, 4);
   EXPECT_GT(of_four.last_of_batch_s, 3.9 * (first.alone_s - step_s)) << "three prompts are computed before it";
 }
 
 TEST(FirstToken, OfACachedPrefixRowsComeBackInThePlaceOfArithmetic) {
   const PlanModel model = ModelNamed("synthetic:qwen3-14b");
-  const FirstToken whole = EstimateFirstToken(model, {}, Load(32000), 0, 2048, 1);
-  const FirstToken cached = EstimateFirstToken(model, {}, Load(32000), 31936, 2048, 1);
+  const FirstToken whole = EstimateFirstToken(model, {}, StepLoad(32000), 0, 2048, 1);
+  const FirstToken cached = EstimateFirstToken(model, {}, StepLoad(32000), 31936, 2048, 1);
   EXPECT_LT(cached.alone_s, whole.alone_s / 2);
   EXPECT_THAT(cached.arithmetic, HasSubstr("5.23 GB of cached rows"));
 }
@@ -131,10 +131,10 @@ TEST(FirstToken, OfACachedPrefixRowsComeBackInThePlaceOfArithmetic) {
 // tokens on one GPU 331 ms to 395, on two 192.
 TEST(FirstToken, AgreesWithMeasuredOnes) {
   const PlanModel model = ModelNamed("synthetic:qwen3-14b");
-  EXPECT_NEAR(EstimateFirstToken(model, {}, Load(8000), 0, 2048, 1).alone_s, 0.414, 0.1 * 0.414);
-  EXPECT_NEAR(EstimateFirstToken(model, {}, Load(32000), 0, 2048, 1).alone_s, 2.121, 0.1 * 2.121);
-  EXPECT_NEAR(EstimateFirstToken(model, {}, Load(32000), 31936, 2048, 1).alone_s, 0.677, 0.1 * 0.677);
-  EXPECT_NEAR(EstimateFirstToken(model, {.devices = 2}, Load(8192), 0, 2048, 1).alone_s, 0.192, 0.15 * 0.192);
+  EXPECT_NEAR(EstimateFirstToken(model, {}, StepLoad(8000), 0, 2048, 1).alone_s, 0.414, 0.1 * 0.414);
+  EXPECT_NEAR(EstimateFirstToken(model, {}, StepLoad(32000), 0, 2048, 1).alone_s, 2.121, 0.1 * 2.121);
+  EXPECT_NEAR(EstimateFirstToken(model, {}, StepLoad(32000), 31936, 2048, 1).alone_s, 0.677, 0.1 * 0.677);
+  EXPECT_NEAR(EstimateFirstToken(model, {.devices = 2}, StepLoad(8192), 0, 2048, 1).alone_s, 0.192, 0.15 * 0.192);
 }
 
 TEST(GpuSheet, IsFoundByTheNameOfADatasheetAndOfADriver) {
