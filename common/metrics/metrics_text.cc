@@ -74,6 +74,15 @@ double MetricsText::Value(std::string_view name, const Labels& labels) const {
   return sum;
 }
 
+std::map<std::string, double> MetricsText::ByLabel(std::string_view name, const std::string& label) const {
+  std::map<std::string, double> sums;
+  for (const Sample& sample : samples_) {
+    const auto found = sample.labels.find(label);
+    if (sample.name == name && found != sample.labels.end()) sums[found->second] += sample.value;
+  }
+  return sums;
+}
+
 std::map<double, double> MetricsText::Buckets(std::string_view name) const {
   std::map<double, double> buckets;
   const std::string series = std::string(name) + "_bucket";

@@ -17,6 +17,8 @@ class MetricsText {
 
   // Sum of the samples of that name that carry all of `labels`; NaN when there is none, so that it equals nothing.
   double Value(std::string_view name, const Labels& labels = {}) const;
+  // The same, apart by the value of `label`; without samples that lack it.
+  std::map<std::string, double> ByLabel(std::string_view name, const std::string& label) const;
   // Of a histogram: cumulative counts by upper bound, of all its series together.
   std::map<double, double> Buckets(std::string_view name) const;
 

@@ -11,6 +11,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
+constexpr std::string_view kLost = "attempts lost: ";
+
 struct HeldGauge {
   const char* role;
   const char* what;
@@ -132,6 +134,9 @@ void Growth::Look(const std::vector<ProcessScrape>& processes) {
     if (process.role == "router") {
       count("failovers reattach", "winnow_failovers_total", {{"mode", "reattach"}});
       count("failovers recompute", "winnow_failovers_total", {{"mode", "recompute"}});
+      for (const auto& [reason, lost] : metrics.ByLabel("winnow_router_lost_attempts_total", "reason")) {
+        Count(absl::StrCat(AbslSv(kLost), reason), process, start_s, lost);
+      }
       count("replayed", "winnow_router_replayed_tokens_total");
     } else {
       count("stale", "winnow_stale_epoch_rejected_total");
@@ -146,6 +151,15 @@ void Growth::Count(const std::string& name, const ProcessScrape& process, double
   const bool restarted = seen->second.start_s != start_s;
   grown_[name] += restarted ? value : std::max(0.0, value - seen->second.value);
   seen->second = {start_s, value};
+}
+
+std::string Growth::lost_attempts() const {
+  std::vector<std::string> counts;
+  for (const auto& [name, count] : grown_) {
+    if (count > 0 && name.starts_with(kLost))
+      counts.push_back(absl::StrFormat("%s %.0f", name.substr(kLost.size()), count));
+  }
+  return absl::StrJoin(counts, ", ");
 }
 
 double Growth::Sum(const std::string& name) const {

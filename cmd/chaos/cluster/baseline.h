@@ -57,6 +57,8 @@ class Growth {
 
   double failovers_reattached() const { return Sum("failovers reattach"); }
   double failovers_recomputed() const { return Sum("failovers recompute"); }
+  // Attempts at requests that were lost, "silent 3, ended 1"; empty: none.
+  std::string lost_attempts() const;
   double replayed_tokens() const { return Sum("replayed"); }
   double prompt_tokens() const { return Sum("prompt"); }
   double stale_refused() const { return Sum("stale"); }

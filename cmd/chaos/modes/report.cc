@@ -69,6 +69,8 @@ std::string TextOf(const Trial& trial) {
                         "again, %.0f answer tokens repeated; %.0f stale frames refused\n",
                         trial.growth.failovers_reattached(), trial.growth.failovers_recomputed(), Recomputed(trial),
                         trial.growth.replayed_tokens(), trial.growth.stale_refused());
+  const std::string lost = trial.growth.lost_attempts();
+  if (!lost.empty()) absl::StrAppend(&text, "  attempts lost by: ", lost, "\n");
   if (trial.back.left.empty()) {
     absl::StrAppend(&text, "  everything back after ", TimeText(trial.back.held),
                     "; memory, descriptors and threads after ", TimeText(trial.back.figures), "\n");
@@ -138,6 +140,7 @@ Json JsonOf(const std::vector<Trial>& trials) {
                     {"throughput", JsonOf(trial.throughput)},
                     {"failovers_reattached", trial.growth.failovers_reattached()},
                     {"failovers_recomputed", trial.growth.failovers_recomputed()},
+                    {"lost_attempts", trial.growth.lost_attempts()},
                     {"recomputed_prompt_tokens", Recomputed(trial)},
                     {"repeated_answer_tokens", trial.growth.replayed_tokens()},
                     {"stale_frames_refused", trial.growth.stale_refused()},

@@ -25,6 +25,14 @@ TEST(MetricsText, SumsTheSeriesThatCarryTheLabels) {
   EXPECT_TRUE(std::isnan(text.Value("y")));
 }
 
+TEST(MetricsText, TellsTheSeriesApartByALabel) {
+  const MetricsText text(
+      "x{reason=\"a\",rank=\"0\"} 1\nx{reason=\"b\"} 2.5\nx{reason=\"a\",rank=\"1\"} 4\nx 9\n"
+      "y{reason=\"c\"} 3\n");
+  EXPECT_THAT(text.ByLabel("x", "reason"), ElementsAre(Pair("a", 5), Pair("b", 2.5)));
+  EXPECT_THAT(text.ByLabel("z", "reason"), ElementsAre());
+}
+
 TEST(MetricsText, AddsUpTheBucketsOfAllSeries) {
   const MetricsText text(
       "h_bucket{layer=\"0\",le=\"0.5\"} 1\nh_bucket{layer=\"0\",le=\"+Inf\"} 2\n"
