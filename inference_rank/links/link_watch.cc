@@ -10,6 +10,8 @@ namespace {
 constexpr std::chrono::milliseconds kPatientDial{1000}, kDial{500};
 // Of several heartbeats: what a router does not repeat is over.
 constexpr std::chrono::milliseconds kWordHolds{1500};
+// Starts of cache ranks come and go: what was learnt of them is forgotten when they are that many.
+constexpr size_t kMaxWatched = 1024;
 
 }  // namespace
 
@@ -58,13 +60,13 @@ void LinkWatch::Run() {
       std::erase_if(expired_, [&](const auto& rank) { return now - rank.second >= kWordHolds; });
     }
     const std::vector<std::shared_ptr<CacheLink>> links = links_.Live();
-    std::map<const CacheLink*, LinkSilence> silences;
     for (const std::shared_ptr<CacheLink>& link : links) {
-      LinkSilence& silence = silences[link.get()] = silences_[link.get()];
-      Look(link, silence);
+      if (watched_.size() > kMaxWatched) watched_.clear();
+      Watched& watched = watched_[{link->peer().rank(), link->peer().incarnation()}];
+      if (std::exchange(watched.link, link.get()) != link.get()) watched.silence.BeginAnew();
+      Look(link, watched.silence);
       if (stopping()) return;
     }
-    silences_ = std::move(silences);
   }
 }
 

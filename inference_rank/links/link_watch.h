@@ -37,7 +37,11 @@ class LinkWatch {
   LinkTable& links_;
   const Credentials credentials_;
 
-  std::map<const CacheLink*, LinkSilence> silences_;  // the thread's own
+  struct Watched {
+    const CacheLink* link = nullptr;  // the present one
+    LinkSilence silence;
+  };
+  std::map<Rank, Watched> watched_;  // the thread's own; of all cache ranks that there was a link to
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -74,5 +74,23 @@ TEST_F(LinkSilenceTest, ALinkThatSpeaksAgainBehindACutStays) {
   EXPECT_FALSE(GivesUpWithin(milliseconds(20'000), {.answers = true}));
 }
 
+// On a machine that has too little CPU nobody answers for seconds, and comes back.
+TEST_F(LinkSilenceTest, WhoHasComeBackFromALongSilenceIsWaitedForTwiceAsLong) {
+  EXPECT_FALSE(GivesUpWithin(milliseconds(3'500), {}));
+  EXPECT_FALSE(GivesUpWithin(LinkSilence::kLook, {.speaks = true}));
+  EXPECT_FALSE(GivesUpWithin(milliseconds(6'500), {}));
+  EXPECT_TRUE(GivesUpWithin(milliseconds(1'500), {}));
+  // The next link to the same cache rank: it was given up too early, or leads nowhere either.
+  silence_.BeginAnew();
+  EXPECT_FALSE(GivesUpWithin(milliseconds(13'000), {}));
+  EXPECT_TRUE(GivesUpWithin(milliseconds(4'000), {})) << "no longer than kLongestPatience";
+}
+
+TEST_F(LinkSilenceTest, ALinkThatIsMadeAnewBeginsWithoutASilence) {
+  EXPECT_FALSE(GivesUpWithin(milliseconds(3'000), {}));
+  silence_.BeginAnew();
+  EXPECT_FALSE(GivesUpWithin(milliseconds(3'000), {}));
+}
+
 }  // namespace
 }  // namespace winnow
