@@ -63,7 +63,7 @@ void LogDeparture(const v1::Identity& rank, Departure why) {
     case Departure::kLost:
       return spdlog::warn("{} is lost: its connection broke", rank.rank());
     case Departure::kExpired:
-      return spdlog::warn("{} is lost: no heartbeat in a whole lease", rank.rank());
+      return spdlog::warn("{} is lost: no sign of life for longer than it is waited for", rank.rank());
   }
 }
 
@@ -90,6 +90,7 @@ struct Router::Parts {
         reachability({.credentials = options.credentials}, &registry),
         dispatcher({.identity = options.identity,
                     .max_queue = options.max_queue,
+                    .why_no_rank = [this] { return reachability.Reasons(); },
                     .shards = options.shards,
                     .replicas = options.replicas,
                     .slow_start = options.slow_start,

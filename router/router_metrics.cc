@@ -20,6 +20,11 @@ void WriteDispatcherMetrics(const DispatcherCounters& c, FamilyWriter& writer) {
   const char* failovers = "Attempts that continued a request after the loss of a rank, by what they did with its KV.";
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_reattach), {{"mode", "reattach"}});
   writer.Counter("winnow_failovers_total", failovers, count(c.failovers_recompute), {{"mode", "recompute"}});
+  for (size_t i = 0; i < c.lost_attempts.size(); ++i) {
+    writer.Counter("winnow_router_lost_attempts_total",
+                   "Attempts at requests that were lost, by how. silent and cache_late are words of somebody slow.",
+                   count(c.lost_attempts[i]), {{"reason", kLossNames[i]}});
+  }
   writer.Counter("winnow_replica_promotions_total",
                  "Requests that went on with the replica of their KV after the loss of a cache rank.",
                  count(c.promotions));

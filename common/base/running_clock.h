@@ -21,6 +21,8 @@ class RunningClock {
     last_reading_ = now;
     return running_;
   }
+  // As of the latest reading.
+  Clock::time_point last() const { return running_; }
 
  private:
   const Clock::duration max_step_;

@@ -96,7 +96,7 @@ void DispatchContext::FreeOn(const v1::Identity& rank, const std::string& resume
   const auto again = [weak = weak_from_this(), rank, resume_key, tenant, attempts] {
     const auto self = weak.lock();
     if (!self) return;
-    self->timers->After(self->options.max_backoff / 4, [weak, rank, resume_key, tenant, attempts] {
+    self->timers->After(self->options.retry.most / 4, [weak, rank, resume_key, tenant, attempts] {
       if (const auto context = weak.lock()) context->FreeOn(rank, resume_key, tenant, attempts - 1);
     });
   };
@@ -182,6 +182,11 @@ uint64_t DispatchContext::NewSequenceId() {
   uint64_t id = 0;
   while (id == 0) id = random_();
   return id;
+}
+
+double DispatchContext::Jitter() {
+  std::lock_guard lock(mutex_);
+  return std::uniform_real_distribution<double>(0, 1)(random_);
 }
 
 }  // namespace winnow

@@ -58,6 +58,8 @@ class DispatchContext : public std::enable_shared_from_this<DispatchContext> {
   void MoveLeader(uint64_t group, uint64_t sequence_id, const Route& route);
 
   uint64_t NewSequenceId();
+  // From 0 to 1.
+  double Jitter();
   uint64_t NewAttemptId() { return next_attempt_id_.fetch_add(1); }
 
   const DispatcherOptions options;

@@ -91,11 +91,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
   if (yielding_ && attempt_id == yielding_->attempt_id) return OnYieldingEvent(event);
   if (attempt_id != attempt_id_) return;  // of an attempt that was given up
   if (asking_) return OnAnswer(event);
-  if (!event.ok()) {
-    // Of a process that ends, the end of either stream may be seen first, and closes the other one here.
-    const bool died = !absl::IsCancelled(event.status()) || context_->registry->HasDied(KeyOf(route_->inference));
-    return OnAttemptLost(event.status(), died ? Loss::kRankDied : Loss::kRankGivenUp);
-  }
+  if (!event.ok()) return OnAttemptLost(event.status(), LossOfStream(event.status()));
   switch (event->event_case()) {
     case v1::DispatchResponse::kTokens:
       OnMoved();
@@ -120,7 +116,7 @@ void DispatchedRequest::OnEvent(uint64_t attempt_id, const absl::StatusOr<v1::Di
         if (!failed.sequence_lost() && !attempt_has_tokens_) {
           context_->failing_ranks.Failed(KeyOf(route_->inference), TimerQueue::Clock::now());
         }
-        return OnAttemptLost(status, failed.sequence_lost() ? Loss::kSequenceLost : Loss::kFailed);
+        return OnAttemptLost(status, LossOf(code, failed.sequence_lost()));
       }
       if (code == absl::StatusCode::kResourceExhausted) return OnNoCapacity(status);
       if (code == absl::StatusCode::kOutOfRange) return OnTooSmall(status);
@@ -192,6 +188,7 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
     queued_prompt_tokens_ = 0;
   }
   if (accepted->tokens.empty()) return;
+  NoteMoveCost();
   if (!route_->hand_over && prompt_end_) {
     const std::chrono::duration<double> since_prompt = TimerQueue::Clock::now() - *prompt_end_;
     context_->counters.hand_over_seconds.Observe(since_prompt.count());
@@ -211,6 +208,11 @@ void DispatchedRequest::OnTokens(const v1::DispatchResponse::TokenDelta& delta) 
   observer_->OnTokens(accepted->first_index, accepted->tokens);
   PlaceReplica();
   MoveIfToDrain();
+}
+
+void DispatchedRequest::NoteMoveCost() {
+  if (!attempt_is_failover_ || std::exchange(move_noted_, true)) return;
+  context_->registry->NoteMove(TimerQueue::Clock::now() - attempt_began_, !attempt_attaches_);
 }
 
 void DispatchedRequest::NoteProgress() {
@@ -240,6 +242,20 @@ void DispatchedRequest::ReleaseHolder() {
   holder_.reset();
 }
 
+Loss DispatchedRequest::LossOfStream(const absl::Status& status) const {
+  if (!absl::IsCancelled(status)) return Loss::kRankEnded;
+  // Of a process that ends, the end of either stream may be seen first, and closes the other one here.
+  switch (context_->registry->DepartureOf(KeyOf(route_->inference)).value_or(Departure::kLeft)) {
+    case Departure::kLost:
+      return Loss::kRankEnded;
+    case Departure::kExpired:
+      return Loss::kRankSilent;
+    case Departure::kLeft:
+      break;
+  }
+  return Loss::kRankLeft;
+}
+
 void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   EndAttemptSpan(status);
   if (ReturnToYielding()) return;
@@ -247,18 +263,19 @@ void DispatchedRequest::OnAttemptLost(const absl::Status& status, Loss loss) {
   prompt_end_.reset();  // what comes next is no mere hand-over
   last_loss_ = status;
   ++fruitless_attempts_;
-  if (loss == Loss::kSequenceLost) sequence_lost_ = true;
-  if (loss == Loss::kFailed) ++attach_failures_;
-  if (loss == Loss::kRankDied && ++rank_deaths_ >= context_->options.max_rank_deaths) {
+  context_->counters.lost_attempts[static_cast<size_t>(loss)].fetch_add(1);
+  if (loss == Loss::kSequenceLost || loss == Loss::kDamaged) sequence_lost_ = true;
+  if (IsWordOfRank(loss)) ++attach_failures_;
+  if (loss == Loss::kRankEnded && ++rank_deaths_ >= context_->options.max_rank_deaths) {
     return Fail(absl::UnavailableError(absl::StrCat(
         "gave up: ", rank_deaths_, " inference ranks have ended while they had the request, since its last token")));
   }
   SetPhase(Phase::kWaiting);
-  // The first retry is immediate; a rank that cannot be reached is suspect by now.
-  if (fruitless_attempts_ == 1) return StartAttempt();
-  const uint32_t doublings = std::min(fruitless_attempts_ - 2, 20u);
-  const auto backoff = std::min(context_->options.first_backoff * (1 << doublings), context_->options.max_backoff);
-  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  const auto now = TimerQueue::Clock::now();
+  const auto pause =
+      PauseBeforeRetry(fruitless_attempts_, loss, now - attempt_began_, context_->Jitter(), context_->options.retry);
+  if (pause == pause.zero()) return StartAttempt();
+  SetTimer(&backoff_timer_, now + pause, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
@@ -273,8 +290,8 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   sequence_lost_ = true;  // it was not opened
   if (journal_.ids().empty()) submitted_ = false;
   SetPhase(Phase::kWaiting);
-  const auto backoff = std::min(context_->options.first_backoff * (1 << std::min(capacity_waits_++, 10u)),
-                                context_->options.max_backoff);
+  const auto backoff =
+      std::min(context_->options.retry.first * (1 << std::min(capacity_waits_++, 10u)), context_->options.retry.most);
   SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
 }
 
@@ -345,6 +362,7 @@ void DispatchedRequest::OnDeadline() {
     absl::StrAppend(&message, "; the last ", fruitless_attempts_,
                     " attempts have brought none, the last of them: ", last_loss_.message());
   }
+  if (rank_wait_timer_.is_set()) absl::StrAppend(&message, "; ", NoRankStatus().message());
   Fail(absl::DeadlineExceededError(message));
 }
 
@@ -352,7 +370,13 @@ void DispatchedRequest::OnRankWaitOver() {
   if (phase_ != Phase::kWaiting) return;
   // Ranks that live come back as soon as they get to it: the deadline bounds the wait for them.
   if (context_->registry->RanksAreLate()) return WaitForRank(wait_reason_);
-  Fail(Annotate(wait_reason_, "no rank came in time"));
+  Fail(NoRankStatus());
+}
+
+absl::Status DispatchedRequest::NoRankStatus() const {
+  const std::string why = context_->options.why_no_rank ? context_->options.why_no_rank() : "";
+  const absl::Status status = Annotate(wait_reason_, "no rank came in time");
+  return why.empty() ? status : absl::Status(status.code(), absl::StrCat(status.message(), " (", why, ")"));
 }
 
 void DispatchedRequest::OnBackoffOver() {

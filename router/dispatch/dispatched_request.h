@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "router/dispatch/dispatch_context.h"
+#include "router/dispatch/loss.h"
 #include "router/dispatch/token_journal.h"
 #include "router/tasks/strand.h"
 #include "router/tasks/strand_timer.h"
@@ -73,14 +74,17 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   void OnFinished(const v1::DispatchResponse::Finished& finished);
   // Some of the prompt's log probabilities are still to come: only an attempt that computes the prompt brings them.
   bool NeedsPromptTokens() const;
+  // The attempt under way has brought its first token: if it goes on elsewhere, that is what it has cost.
+  void NoteMoveCost();
+  // What WaitForRank was told, and why ranks that are known do not serve.
+  absl::Status NoRankStatus() const;
   // Tells the registry, now and then, that the ranks of the attempt work.
   void NoteProgress();
   void OnHandedOver();
   // The rank that handed the sequence over need not hold it any more.
   void ReleaseHolder();
-  // How an attempt was lost: by a word of the rank's or because it was not taken at all; by the end of the rank, which
-  // had the request; because this router gave the rank up.
-  enum class Loss { kFailed, kSequenceLost, kNotTaken, kRankDied, kRankGivenUp };
+  // How it was lost that this router has lost the stream to the rank.
+  Loss LossOfStream(const absl::Status& status) const;
   void OnAttemptLost(const absl::Status& status, Loss loss);
   // The cache rank has no room for the sequence: waits, up to the deadline, for others to end.
   void OnNoCapacity(const absl::Status& status);
@@ -157,6 +161,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   TimerQueue::Clock::time_point next_move_{};  // to be tried
   uint64_t attempt_id_ = 0;                    // of the attempt under way, else 0
   bool attempt_has_tokens_ = false;
+  bool attempt_attaches_ = false;
+  bool move_noted_ = false;  // how long it took to go on there
+  TimerQueue::Clock::time_point attempt_began_{};
   std::shared_ptr<RankClient> client_;  // of the attempt under way
   // Since the last new token: attempts that brought none, how the latest of them ended, ranks that ended while they had
   // the request, and attempts that live ranks failed with the sequence that is there now.

@@ -75,6 +75,9 @@ void DispatchedRequest::Attempt(bool attach, const DispatchContext::GroupRole& r
   context_->prefix_routes.Remember(prefix_hashes_, KeysOf(route_->caches));
   attempt_id_ = context_->NewAttemptId();
   attempt_has_tokens_ = false;
+  attempt_attaches_ = attach;
+  move_noted_ = false;
+  attempt_began_ = TimerQueue::Clock::now();
   client_ = context_->clients->Get(route_->inference);
   NoteNumerics();
   queued_prompt_tokens_ = queued_prompt_tokens;

@@ -2,10 +2,14 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "common/metrics/atomic_histogram.h"
+#include "router/dispatch/loss.h"
 #include "router/dispatch/rank_clients.h"
+#include "router/dispatch/retry_pause.h"
 #include "router/dispatch/token_stream.h"
 #include "router/membership/registry.h"
 #include "router/tasks/timer_queue.h"
@@ -20,9 +24,9 @@ struct DispatcherOptions {
   uint32_t max_attach_failures = 4;  // in a row, by ranks that live: then the sequence is given up
   // How long an admitted request waits for a rank to come (back); while ranks are late it waits on.
   std::chrono::milliseconds rank_wait{30000};
+  std::function<std::string()> why_no_rank{};   // what keeps ranks that are known from serving, if anything is known
   std::chrono::milliseconds resume_wait{3000};  // for the rank that had an answer which is resumed; then begun anew
-  std::chrono::milliseconds first_backoff{10};  // before the third attempt; doubles up to max_backoff
-  std::chrono::milliseconds max_backoff{1000};
+  RetryPauses retry{};
   ShardRange shards{};    // of a sequence's KV
   uint32_t replicas = 1;  // of a sequence's KV, the first one included: 2 with one cache rank per sequence
   std::chrono::milliseconds slow_start{0};  // of a cache rank that has joined; 0: none
@@ -43,6 +47,7 @@ struct DispatcherCounters {
   std::atomic<uint64_t> cached_prompt_tokens{0};
   std::atomic<uint64_t> failovers_reattach{0};   // attempts that took the sequence over from the cache rank
   std::atomic<uint64_t> failovers_recompute{0};  // attempts that prefilled again
+  LossCounters lost_attempts{};                  // by how they were lost
   std::atomic<uint64_t> promotions{0};           // lost cache ranks whose part a replica took; reattach follows
   std::atomic<int64_t> without_replica{0};       // running requests that are to have one and have no place for it
   std::atomic<uint64_t> sequences_given_up{0};   // their requests have begun anew, or ended while no rank had them

@@ -23,7 +23,7 @@ Json Describe(const RegistryPresence::State& registry) {
 }  // namespace
 
 const char* StateOf(const RankRecord& record) {
-  if (record.suspect) return "unreachable";
+  if (record.suspect || record.late) return "unreachable";
   if (record.drains()) return "draining";
   if (!record.takes_work()) return "cordoned";
   return record.fails() ? "failing" : "serving";

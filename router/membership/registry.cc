@@ -14,13 +14,16 @@ namespace {
 constexpr size_t kMaxFenced = 1024;
 
 // Enough for those whose requests are just being failed.
-constexpr size_t kMaxDied = 64;
+constexpr size_t kMaxDeparted = 64;
 
 // Whoever waits for a rank has heard of its loss many times by then.
 constexpr std::chrono::seconds kExpiredIsNews{60};
 
 // A rank that is late tries to register every few seconds at least.
 constexpr std::chrono::seconds kLateIsNews{30};
+
+// For so long who comes back may take to be reached: on a starved machine a registration takes several tries of 8 s.
+constexpr std::chrono::seconds kLongestReturn{60};
 
 }  // namespace
 
@@ -35,10 +38,50 @@ const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) co
 Registry::Registry(RegistryOptions options, Clock clock)
     : options_(std::move(options)), clock_(std::move(clock)), running_(2 * options_.lease_check, clock_()) {}
 
-void Registry::Renew(Entry& entry) {
-  entry.heard = clock_();
-  entry.lease_end = running_.Advance(entry.heard) + entry.lease;
+bool Registry::Renew(Entry& entry) {
+  const auto now = clock_();
+  const auto running = running_.Advance(now);
+  if (entry.heard_running != std::chrono::steady_clock::time_point()) {
+    entry.silence.Note(running - entry.heard_running, now);
+  }
+  entry.heard = now;
+  entry.heard_running = running;
   entry.overdue = false;
+  return std::exchange(entry.record.late, false);
+}
+
+std::chrono::steady_clock::duration Registry::SilenceOf(const Entry& entry) const {
+  return running_.last() - entry.heard_running;
+}
+
+bool Registry::HasNowhereToGo(const Name& name, const Entry& entry) const {
+  bool has_peers = false;
+  for (const auto& [other_name, other] : entries_) {
+    const bool fits = entry.record.phases == other.record.phases || other.record.phases == v1::PHASES_BOTH;
+    if (other_name.first != name.first || other_name == name || !fits) continue;
+    has_peers = true;
+    if (!other.record.suspect && SilenceOf(other) < options_.lease) return false;
+  }
+  return has_peers;
+}
+
+std::chrono::milliseconds Registry::PatienceOf(const Name& name, const Entry& entry) const {
+  const auto now = clock_();
+  SilenceEvidence evidence{.own = entry.silence.At(now), .others = {}};
+  for (const auto& [other_name, other] : entries_) {
+    if (other_name == name) continue;
+    evidence.others.push_back(
+        std::max(other.silence.At(now), std::min<SilenceEvidence::Duration>(SilenceOf(other), options_.lease)));
+  }
+  evidence.move = (name.first == v1::ROLE_CACHE_RANK ? recompute_cost_ : attach_cost_).At(now);
+  evidence.has_nowhere_to_go = HasNowhereToGo(name, entry);
+  return std::chrono::duration_cast<std::chrono::milliseconds>(
+      winnow::PatienceWith(std::move(evidence), options_.lease, options_.max_lease));
+}
+
+void Registry::NoteMove(std::chrono::steady_clock::duration took, bool recompute) {
+  std::lock_guard lock(mutex_);
+  (recompute ? recompute_cost_ : attach_cost_).Note(took, clock_());
 }
 
 absl::Status Registry::CheckFingerprint(const v1::RegisterRequest& request) {
@@ -87,14 +130,15 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       if (fenced_.size() > kMaxFenced) fenced_.pop_back();
       entry = Entry();
     }
-    NoteIfLate(identity);
     const bool is_new_start = entry.record.identity.incarnation() != identity.incarnation();
     if (is_new_start) {
       entry.record.joined = clock_();
-      entry.lease = options_.lease;
       const auto expired = expired_.find(name);
       if (expired != expired_.end()) {
-        if (expired->second.identity.incarnation() == identity.incarnation()) entry.lease = expired->second.next_lease;
+        if (expired->second.identity.incarnation() == identity.incarnation()) {
+          entry.silence = expired->second.silence;
+          late_seen_ = clock_();
+        }
         expired_.erase(expired);
       }
     }
@@ -115,7 +159,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     RecomputeLimits();
     Changed();
     response.set_membership_version(version_);
-    response.set_lease_ms(entry.lease.count());
+    response.set_lease_ms(PatienceOf(name, entry).count());
   }
   response.set_heartbeat_ms(options_.heartbeat.count());
   Notify();
@@ -148,7 +192,7 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
                 entry.record.fails() != !request.load().failing().empty();
       entry.record.suspect = still_suspect;
       entry.record.load = request.load();
-      Renew(entry);
+      changed = Renew(entry) || changed;
       entry.stream = stream;
       if (changed) Changed();
       if (request.identity().role() == v1::ROLE_INFERENCE_RANK) NameExpiredCacheRanks(response);
@@ -179,14 +223,12 @@ void Registry::StreamEnded(StreamId stream) {
         std::find_if(entries_.begin(), entries_.end(), [&](const auto& e) { return e.second.stream == stream; });
     if (it == entries_.end()) return;
     Entry& entry = it->second;
-    if (clock_() - entry.heard > entry.lease) {
+    if (clock_() - entry.heard > PatienceOf(it->first, entry)) {
       entry.record.suspect = true;
       entry.stream = 0;
     } else {
       gone = entry.record.identity;
-      died_.push_front(KeyOf(*gone));
-      if (died_.size() > kMaxDied) died_.pop_back();
-      entries_.erase(it);
+      Remove(it, Departure::kLost);
       RecomputeLimits();
     }
     Changed();
@@ -195,14 +237,27 @@ void Registry::StreamEnded(StreamId stream) {
   Notify();
 }
 
-bool Registry::HasDied(const RankKey& rank) const {
+Registry::Entries::iterator Registry::Remove(Entries::iterator entry, Departure why) {
+  departed_.emplace_front(KeyOf(entry->second.record.identity), why);
+  if (departed_.size() > kMaxDeparted) departed_.pop_back();
+  return entries_.erase(entry);
+}
+
+std::optional<Departure> Registry::DepartureOf(const RankKey& rank) const {
   std::lock_guard lock(mutex_);
-  return std::find(died_.begin(), died_.end(), rank) != died_.end();
+  const auto it =
+      std::find_if(departed_.begin(), departed_.end(), [&](const auto& gone) { return gone.first == rank; });
+  return it == departed_.end() ? std::nullopt : std::optional(it->second);
 }
 
 void Registry::Progressed(const v1::Identity& identity) {
-  std::lock_guard lock(mutex_);
-  if (const auto it = FindEntry(identity); it != entries_.end()) Renew(it->second);
+  {
+    std::lock_guard lock(mutex_);
+    const auto it = FindEntry(identity);
+    if (it == entries_.end() || !Renew(it->second)) return;
+    Changed();
+  }
+  Notify();
 }
 
 void Registry::Leave(const v1::Identity& identity) {
@@ -210,7 +265,7 @@ void Registry::Leave(const v1::Identity& identity) {
     std::lock_guard lock(mutex_);
     const auto it = FindEntry(identity);
     if (it == entries_.end()) return;
-    entries_.erase(it);
+    Remove(it, Departure::kLeft);
     RecomputeLimits();
     Changed();
   }
@@ -231,7 +286,10 @@ void Registry::ReportUnreachable(const v1::Identity& identity) {
 
 void Registry::NoteIfLate(const v1::Identity& identity) {
   const auto it = expired_.find({identity.role(), identity.rank()});
-  if (it != expired_.end() && it->second.identity.incarnation() == identity.incarnation()) late_seen_ = clock_();
+  if (it == expired_.end() || it->second.identity.incarnation() != identity.incarnation()) return;
+  const auto now = clock_();
+  if (!it->second.returned) it->second.returned = now;
+  if (now - *it->second.returned < kLongestReturn) late_seen_ = now;
 }
 
 void Registry::Knocked(const v1::Identity& identity) {
@@ -366,19 +424,25 @@ void Registry::ExpireLeases() {
   std::vector<v1::Identity> gone;
   {
     std::lock_guard lock(mutex_);
-    const auto now = running_.Advance(clock_());
+    const auto now = clock_();
+    running_.Advance(now);
+    bool changed = false;
     for (auto next = entries_.begin(); next != entries_.end();) {
       auto& [name, entry] = *next;
-      if (now < entry.lease_end || !std::exchange(entry.overdue, true)) {
+      const auto silence = SilenceOf(entry);
+      const auto patience = silence < options_.lease ? options_.max_lease : PatienceOf(name, entry);
+      if (silence >= options_.lease && silence < patience) changed |= !std::exchange(entry.record.late, true);
+      if (silence < patience || !std::exchange(entry.overdue, true)) {
         ++next;
         continue;
       }
       const v1::Identity& identity = entry.record.identity;
-      expired_[name] = {identity, std::min(2 * entry.lease, options_.max_lease), clock_()};
+      entry.silence.Note(patience, now);
+      expired_[name] = {identity, entry.silence, now};
       gone.push_back(identity);
-      next = entries_.erase(next);
+      next = Remove(next, Departure::kExpired);
     }
-    if (gone.empty()) return;
+    if (gone.empty() && !changed) return;
     RecomputeLimits();
     Changed();
   }

@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "common/base/kv_layout.h"
+#include "common/base/recent_worst.h"
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
+#include "router/membership/silence_patience.h"
 #include "router/tasks/strand.h"
 #include "winnow/v1/membership.pb.h"
 
@@ -67,6 +69,7 @@ struct RankRecord {
   uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
   std::chrono::steady_clock::time_point joined{};  // this start of it
   bool suspect = false;  // someone could not reach it since its last heartbeat, or since it was dialed: gets no work
+  bool late = false;     // silent for a lease, and not given up yet: gets no work
   // Inference ranks: the cache ranks that they do not reach, as far as is known.
   std::vector<RankKey> unreached{};
   RankOrders orders{};
@@ -75,7 +78,7 @@ struct RankRecord {
   bool drains() const { return load.draining() || orders.duty == RankDuty::kDrain; }
   // Nothing comes of what it is asked for: it gets work where no other rank can take it.
   bool fails() const { return !load.failing().empty(); }
-  bool takes_work() const { return !suspect && !drains() && orders.duty == RankDuty::kServe; }
+  bool takes_work() const { return !suspect && !late && !drains() && orders.duty == RankDuty::kServe; }
 };
 
 struct MembershipSnapshot {
@@ -86,14 +89,14 @@ struct MembershipSnapshot {
 };
 
 // Why a rank is not in the table any more: it said goodbye, its heartbeat stream broke, as when its process ends, or it
-// was silent for a whole lease.
+// was silent for longer than it was waited for.
 enum class Departure { kLeft, kLost, kExpired };
 
 struct RegistryOptions {
   std::string cluster;
   std::chrono::milliseconds lease{2000};
   std::chrono::milliseconds heartbeat{500};
-  std::chrono::milliseconds max_lease{16000};  // of a rank that has shown to be slow
+  std::chrono::milliseconds max_lease{16000};  // the longest that a silent rank is waited for
   std::chrono::milliseconds lease_check{100};  // how often ExpireLeases is called
   // Somebody tells with Reached and SetLink who reaches whom. Then a heartbeat does not clear suspicion, because it
   // only goes from the rank to the router, and inference ranks reach no cache rank before it is said that they do.
@@ -106,9 +109,10 @@ struct RegistryOptions {
 // another incarnation takes its name. The first rank fixes the fingerprint for the life of the registry. Thread-safe;
 // time comes from the clock alone, so that nothing here waits.
 //
-// A lease is silence that the router has listened to: heartbeats and progress renew it, it runs only while this process
-// runs, and a rank is judged at the second check that finds it over, so that what waits in the sockets is taken first.
-// A rank that was given up and comes back as the same process was slow, not dead: its lease is twice as long from then.
+// A lease is silence that the router has listened to: heartbeats and progress renew it, and it runs only while this
+// process runs. A rank that is silent for a lease gets no work; it is given up, and its answers go on elsewhere, when
+// it has been silent for longer than what was measured of all ranks lets expect (silence_patience.h), at the second
+// check that finds it so: what waits in the sockets is taken first.
 class Registry {
  public:
   using Clock = std::function<std::chrono::steady_clock::time_point()>;
@@ -129,8 +133,11 @@ class Registry {
   // But where the router was away for longer than a lease, the rank may have given up the connection: then it is only
   // suspect, and has what is left of its lease to register again.
   void StreamEnded(StreamId stream);
-  // The stream of this process ended so, not long ago.
-  bool HasDied(const RankKey& rank) const;
+  // Why this start of a rank is not there any more, if it went not long ago by any of these.
+  std::optional<Departure> DepartureOf(const RankKey& rank) const;
+  // A request has gone on elsewhere: how long that took, from the attempt to its first token. With `recompute` it was
+  // computed again, as after the loss of a cache rank.
+  void NoteMove(std::chrono::steady_clock::duration took, bool recompute);
   // The rank has been seen to work, which is as good as a heartbeat for its lease.
   void Progressed(const v1::Identity& identity);
   void Leave(const v1::Identity& identity);
@@ -139,7 +146,8 @@ class Registry {
   // This process wants to register.
   void Knocked(const v1::Identity& identity);
   // A rank that was given up for its silence has shown that it lives, not long ago: somebody has too little CPU, and
-  // what is missing now is late rather than gone.
+  // what is missing now is late rather than gone. One that has tried in vain to register for a minute is not: it
+  // reaches this router, which does not reach it.
   bool RanksAreLate() const;
   // The router has dialed the rank, and it answered.
   void Reached(const v1::Identity& identity);
@@ -157,7 +165,7 @@ class Registry {
   std::map<std::string, RankOrders> Orders() const;
   // Requests on that start of the inference rank are to go on elsewhere.
   bool IsToDrain(const RankKey& inference) const;
-  // Drops the ranks whose lease has run out. To be called every options.lease_check.
+  // Drops the ranks that have been silent for too long. To be called every options.lease_check.
   void ExpireLeases();
 
   MembershipSnapshot Snapshot() const;
@@ -182,17 +190,18 @@ class Registry {
   };
   struct Entry {
     RankRecord record;
-    std::chrono::milliseconds lease{};
-    std::chrono::steady_clock::time_point heard;      // by the clock
-    std::chrono::steady_clock::time_point lease_end;  // by the running clock
-    bool overdue = false;                             // a check has found the lease over
-    StreamId stream = 0;                              // 0 before the first heartbeat since it registered
+    std::chrono::steady_clock::time_point heard;          // by the clock
+    std::chrono::steady_clock::time_point heard_running;  // by the running clock
+    RecentWorst silence;                                  // that it came back from
+    bool overdue = false;                                 // a check has found it silent for too long
+    StreamId stream = 0;                                  // 0 before the first heartbeat since it registered
   };
-  // An incarnation whose lease has run out, and the lease that it gets if it comes back.
+  // An incarnation that was given up for its silence.
   struct Expired {
     v1::Identity identity;
-    std::chrono::milliseconds next_lease{};
+    RecentWorst silence;
     std::chrono::steady_clock::time_point when;
+    std::optional<std::chrono::steady_clock::time_point> returned{};  // its first sign of life since then
   };
   using Name = std::pair<v1::Role, std::string>;
   using Entries = std::map<Name, Entry>;
@@ -205,8 +214,12 @@ class Registry {
   absl::Status CheckKnown(const std::string& rank) const;             // mutex_ held
   void HoldOrders(std::map<std::string, RankOrders> orders);          // mutex_ held
   absl::Status Order(const std::string& rank, const std::function<void(RankOrders&)>& change);
-  void AddLinks(RankRecord& joined);  // mutex_ held
-  void Renew(Entry& entry);           // mutex_ held
+  void AddLinks(RankRecord& joined);                                                 // mutex_ held
+  bool Renew(Entry& entry);                                                          // mutex_ held; true: it was late
+  std::chrono::steady_clock::duration SilenceOf(const Entry& entry) const;           // mutex_ held
+  std::chrono::milliseconds PatienceOf(const Name& name, const Entry& entry) const;  // mutex_ held
+  bool HasNowhereToGo(const Name& name, const Entry& entry) const;                   // mutex_ held
+  Entries::iterator Remove(Entries::iterator entry, Departure why);                  // mutex_ held
   // Raises the version; the caller then calls Notify without the lock.
   void Changed() { ++version_; }
   void Notify();
@@ -221,9 +234,10 @@ class Registry {
   StreamId last_stream_ = 0;
   Entries entries_;
   std::map<Name, Expired> expired_;
+  MoveCost attach_cost_, recompute_cost_;
   std::optional<std::chrono::steady_clock::time_point> late_seen_;  // when one of them showed itself last
   std::map<std::string, RankOrders> orders_;                        // by the name of the rank
-  std::list<RankKey> died_;                                         // newest first, bounded
+  std::list<std::pair<RankKey, Departure>> departed_;               // newest first, bounded
   std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
   std::optional<v1::Fingerprint> versions_;      // of the first rank
   std::optional<v1::Fingerprint> model_;         // of the first inference rank

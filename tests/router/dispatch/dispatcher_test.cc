@@ -57,7 +57,7 @@ TEST_F(DispatcherTest, CarriesARequestToARankAndItsTokensBack) {
 
 TEST_F(DispatcherTest, TellsHowFarThePromptIsUntilTheFirstToken) {
   ScriptedRank rank("inference-0");
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.retry = {.first = milliseconds(1)}});
   Recorder recorder;
   TokenRequest request = Request();
   request.prompt_progress = true;
@@ -89,7 +89,7 @@ TEST_F(DispatcherTest, TellsHowFarThePromptIsUntilTheFirstToken) {
 // A rank that is lost in the middle of a prompt leaves neither a gap nor a repeat.
 TEST_F(DispatcherTest, TellsHowLikelyEachTokenOfThePromptWasOnce) {
   ScriptedRank rank("inference-0");
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.retry = {.first = milliseconds(1)}});
   Recorder recorder;
   TokenRequest request = Request({4, 5, 6, 7});
   request.prompt_top_logprobs = 3;
@@ -145,7 +145,7 @@ TEST_F(DispatcherTest, WaitsForRoomOnTheCacheRankWhileOthersAreThere) {
   constexpr uint32_t kResourceExhausted = 8;
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0")},
-                  {.max_attach_failures = 1, .first_backoff = milliseconds(1)});
+                  {.max_attach_failures = 1, .retry = {.first = milliseconds(1)}});
   Recorder other_recorder;
   auto other = Start(Request(), &other_recorder);
   rank.AwaitSubmit(1);
@@ -197,7 +197,7 @@ TEST_F(DispatcherTest, TriesOtherCacheRanksThanThoseThatCouldNeverHoldIt) {
 TEST_F(DispatcherTest, ARequestWhoseStoredRowsAreDamagedIsComputedAnewUntilItHappensTooOften) {
   constexpr uint32_t kDataLoss = 15;
   ScriptedRank rank("inference-0");
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_damages = 3, .first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.max_damages = 3, .retry = {.first = milliseconds(1)}});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   for (size_t attempt = 1; attempt <= 3; ++attempt) {
@@ -290,13 +290,15 @@ TEST_F(DispatcherTest, ANewRequestWaitsForRanksThatAreAwayForAMoment) {
 }
 
 TEST_F(DispatcherTest, ANewRequestThatNoRankComesForEndsInTime) {
-  StartDispatcher({ScriptedRank("inference-0").identity(), CacheRank("cache-0")}, {.rank_wait = milliseconds(1)});
+  StartDispatcher({ScriptedRank("inference-0").identity(), CacheRank("cache-0")},
+                  {.rank_wait = milliseconds(1), .why_no_rank = [] { return "cannot reach cache-0 at 10.0.0.2:50"; }});
   registry_.Leave(CacheRank("cache-0"));
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const absl::Status status = recorder.AwaitEnd();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(std::string(status.message()), HasSubstr("no cache rank can take work"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("(cannot reach cache-0 at 10.0.0.2:50)"));
   ExpectNothingLeft();
 }
 
@@ -394,7 +396,7 @@ TEST_F(DispatcherTest, AThousandCancelledStreamsLeaveNothingBehind) {
   Join(CacheRank("cache-0"));
   Join(CacheRank("cache-1"));
   constexpr int kStreams = 1000;
-  MakeDispatcher({.max_queue = kStreams, .first_backoff = milliseconds(1)});
+  MakeDispatcher({.max_queue = kStreams, .retry = {.first = milliseconds(1)}});
 
   std::vector<std::thread> threads;
   std::atomic<int> started{0};

@@ -19,6 +19,14 @@ using ::testing::HasSubstr;
 
 class FailoverTest : public DispatcherTest {};
 
+// One attempt, so.
+MATCHER_P(LostBy, loss, "") {
+  for (size_t i = 0; i < arg.size(); ++i) {
+    if (arg[i] != (i == static_cast<size_t>(loss) ? 1u : 0u)) return false;
+  }
+  return true;
+}
+
 TEST_F(FailoverTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   ScriptedRank first("inference-0");
   StartDispatcher({first.identity(), CacheRank("cache-0")});
@@ -50,6 +58,7 @@ TEST_F(FailoverTest, ALostInferenceRankIsReplacedByAttachingToTheSequence) {
   EXPECT_THAT(recorder.ids(), ElementsAre(10, 11, 12, 13, 14));
   EXPECT_EQ(dispatcher_->counters().failovers_reattach, 1u);
   EXPECT_EQ(dispatcher_->counters().failovers_recompute, 0u);
+  EXPECT_THAT(dispatcher_->counters().lost_attempts, LostBy(Loss::kRankEnded));
   EXPECT_EQ(dispatcher_->counters().replayed_tokens, 1u);
   EXPECT_EQ(dispatcher_->counters().mismatched_tokens, 0u);
   ExpectNothingLeft();
@@ -191,7 +200,7 @@ TEST_F(FailoverTest, ALostSequenceIsOpenedAnewOnAnotherCacheRankIfThereIsOne) {
 TEST_F(FailoverTest, ASequenceWhoseCacheRankCannotBeReachedIsGivenUp) {
   ScriptedRank rank("inference-0");
   StartDispatcher({rank.identity(), CacheRank("cache-0"), CacheRank("cache-1")},
-                  {.max_attach_failures = 2, .first_backoff = milliseconds(1)});
+                  {.max_attach_failures = 2, .retry = {.first = milliseconds(1)}});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   const ScriptedRank::Submit first = rank.AwaitSubmit(1);
@@ -217,7 +226,7 @@ TEST_F(FailoverTest, IsTriedUntilItsDeadlineHoweverOftenAttemptsFail) {
     self.SendFinished(submit.request_id());
   });
   StartDispatcher({rank.identity(), CacheRank("cache-0")},
-                  {.first_backoff = milliseconds(1), .max_backoff = milliseconds(1)});
+                  {.retry = {.first = milliseconds(1), .most = milliseconds(1)}});
   Recorder recorder;
   auto stream = Start(Request(), &recorder);
   EXPECT_TRUE(recorder.AwaitEnd().ok());
@@ -250,7 +259,7 @@ TEST_F(FailoverTest, ADeadlineThatPassesBetweenAttemptsTellsOfThem) {
   ScriptedRank rank("inference-0", [](ScriptedRank& self, const ScriptedRank::Submit& submit) {
     self.SendFailed(submit.request_id(), /*retryable=*/true, /*sequence_lost=*/false);
   });
-  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+  StartDispatcher({rank.identity(), CacheRank("cache-0")}, {.retry = {.first = milliseconds(1)}});
   Recorder recorder;
   TokenRequest request = Request();
   request.deadline = std::chrono::system_clock::now() + milliseconds(1000);
@@ -263,7 +272,7 @@ TEST_F(FailoverTest, ADeadlineThatPassesBetweenAttemptsTellsOfThem) {
 // The request may be what kills them.
 TEST_F(FailoverTest, GivesUpWhenRanksDieUnderARequestThatBringsNoToken) {
   constexpr uint32_t kMaxRankDeaths = 3;
-  StartDispatcher({CacheRank("cache-0")}, {.max_rank_deaths = kMaxRankDeaths, .first_backoff = milliseconds(1)});
+  StartDispatcher({CacheRank("cache-0")}, {.max_rank_deaths = kMaxRankDeaths, .retry = {.first = milliseconds(1)}});
   auto rank = std::make_unique<ScriptedRank>("inference-0");
   Join(rank->identity());
   Recorder recorder;
@@ -324,6 +333,37 @@ TEST_F(FailoverTest, ARankThatLeavesTheTableLosesItsRequestsAtOnce) {
   second.SendFinished(id);
   EXPECT_TRUE(recorder.AwaitEnd().ok());
   EXPECT_THAT(recorder.ids(), ElementsAre(10));
+  EXPECT_THAT(dispatcher_->counters().lost_attempts, LostBy(Loss::kRankLeft));
+}
+
+// Silent for longer than a lease, but there is nobody who could take its answers, and it comes back.
+TEST_F(FailoverTest, ARankThatComesBackWhileItsAnswersWaitKeepsThem) {
+  ScriptedRank first("inference-0"), second("inference-1");
+  StartDispatcher({first.identity(), second.identity(), CacheRank("cache-0")});
+  Recorder recorder;
+  auto stream = Start(Request(), &recorder);
+  while (first.submit_count() + second.submit_count() == 0) std::this_thread::sleep_for(milliseconds(1));
+  ScriptedRank& rank = first.submit_count() > 0 ? first : second;
+  const uint64_t id = rank.AwaitSubmit(1).request_id();
+  for (int i = 0; i < 30; ++i) {
+    std::this_thread::sleep_for(milliseconds(100));
+    registry_.ExpireLeases();
+  }
+  EXPECT_FALSE(registry_.Snapshot().ranks.back().takes_work());
+  rank.SendTokens(id, 0, {10});
+  rank.SendFinished(id);
+  EXPECT_TRUE(recorder.AwaitEnd().ok());
+  EXPECT_EQ(first.submit_count() + second.submit_count(), 1u);
+  for (const auto& lost : dispatcher_->counters().lost_attempts) EXPECT_EQ(lost, 0u);
+}
+
+TEST_F(FailoverTest, CountsHowAttemptsWereLostByTheWordsOfRanks) {
+  EXPECT_EQ(LossOf(absl::StatusCode::kDeadlineExceeded, false), Loss::kCacheLate);
+  EXPECT_EQ(LossOf(absl::StatusCode::kUnavailable, false), Loss::kCacheLost);
+  EXPECT_EQ(LossOf(absl::StatusCode::kAborted, false), Loss::kTakenOver);
+  EXPECT_EQ(LossOf(absl::StatusCode::kAborted, true), Loss::kSequenceLost);
+  EXPECT_EQ(LossOf(absl::StatusCode::kDataLoss, true), Loss::kDamaged);
+  EXPECT_EQ(LossOf(absl::StatusCode::kDataLoss, false), Loss::kFailed);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ class HandOverTest : public DispatcherTest {
     Join(prefill_.identity(), v1::PHASES_PREFILL);
     Join(decode_.identity(), v1::PHASES_DECODE, /*decode_prefill_tokens=*/2);
     Join(CacheRank("cache-0"));
-    MakeDispatcher({.first_backoff = milliseconds(1)});
+    MakeDispatcher({.retry = {.first = milliseconds(1)}});
   }
   // The request that the rank for prefill has handed over after token 10.
   ScriptedRank::Submit HandOver() {

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 class MoveTest : public DispatcherTest {
  protected:
   MoveTest() {
-    StartDispatcher({first_.identity(), CacheRank("cache-0")}, {.first_backoff = milliseconds(1)});
+    StartDispatcher({first_.identity(), CacheRank("cache-0")}, {.retry = {.first = milliseconds(1)}});
     stream_ = Start(Request(), &recorder_);
     submit_ = first_.AwaitSubmit(1);
     Join(second_.identity());

@@ -193,9 +193,10 @@ TEST_F(RegistryTest, SaysWhyARankIsGone) {
   registry_.Leave(Inference("a").identity());  // already gone
   registry_.Heartbeat(7, Beat(Inference("b")));
   registry_.StreamEnded(7);
-  Pass(milliseconds(1000));
-  registry_.Heartbeat(8, Beat(Inference("c")));
-  Pass(milliseconds(1100));
+  for (int i = 0; i < 4; ++i) {
+    Pass(milliseconds(700));
+    registry_.Heartbeat(8, Beat(Inference("c")));
+  }
   EXPECT_THAT(departures_,
               testing::ElementsAre(testing::Pair("a", Departure::kLeft), testing::Pair("b", Departure::kLost),
                                    testing::Pair("d", Departure::kExpired)));
@@ -222,7 +223,7 @@ TEST_F(RegistryTest, KnowsThatRanksWhichWereGivenUpLive) {
   ASSERT_TRUE(registry_.Register(Inference()).ok());
   ASSERT_TRUE(registry_.Register(Cache()).ok());
   registry_.Heartbeat(1, Beat(Inference()));
-  Pass(milliseconds(2200));
+  Pass(milliseconds(6200));
   EXPECT_FALSE(registry_.RanksAreLate()) << "they are silent";
   v1::RegisterRequest next = Inference();
   next.mutable_identity()->set_incarnation(next.identity().incarnation() + 1);
@@ -249,7 +250,9 @@ TEST_F(RegistryTest, ARankThatIsSeenToWorkNeedsNoHeartbeats) {
     registry_.Progressed(Inference("inference-1").identity());  // who is not there
   }
   EXPECT_THAT(Names(), testing::ElementsAre("inference-0"));
-  Pass(milliseconds(2100));
+  Pass(milliseconds(2900));
+  EXPECT_EQ(Names().size(), 1u) << "twice as long as between two signs of life";
+  Pass(milliseconds(200));
   EXPECT_TRUE(Names().empty());
 }
 
@@ -303,6 +306,76 @@ TEST_F(RegistryTest, AProcessThatComesBackAfterItsLeaseWasSlowAndGetsALongerOne)
   EXPECT_EQ(registry_.Register(Inference("inference-0", 2))->lease_ms(), 2000u);
 }
 
+// Silent for a lease, but where all have been late lately that is no death: it gets no work, and keeps its answers.
+TEST_F(RegistryTest, ALateRankGetsNoWorkAndKeepsItsPlaceWhenItComesBack) {
+  const auto takes_work = [&] { return registry_.Snapshot().ranks.back().takes_work(); };
+  for (const char* rank : {"a", "b", "c"}) ASSERT_TRUE(registry_.Register(Inference(rank)).ok());
+  for (int i = 0; i < 3; ++i) {
+    Pass(milliseconds(1300));
+    for (const char* rank : {"a", "b", "c"}) registry_.Heartbeat(1, Beat(Inference(rank)));
+  }
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(takes_work(), i < 2) << i;
+    Pass(milliseconds(1100));
+    for (const char* rank : {"a", "b"}) registry_.Heartbeat(1, Beat(Inference(rank)));
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("a", "b", "c"));
+  EXPECT_FALSE(takes_work());
+  EXPECT_FALSE(registry_.Heartbeat(3, Beat(Inference("c"))).unknown());
+  EXPECT_TRUE(takes_work());
+  EXPECT_TRUE(departures_.empty());
+  // Which it does not keep for ever.
+  for (int i = 0; i < 7; ++i) {
+    Pass(milliseconds(1100));
+    for (const char* rank : {"a", "b"}) registry_.Heartbeat(1, Beat(Inference(rank)));
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("a", "b"));
+  EXPECT_EQ(registry_.DepartureOf(KeyOf(Inference("c").identity())), Departure::kExpired);
+}
+
+TEST_F(RegistryTest, NobodyIsGivenUpWhileNobodyCouldTakeItsAnswers) {
+  for (const char* rank : {"a", "b"}) ASSERT_TRUE(registry_.Register(Inference(rank)).ok());
+  Pass(milliseconds(9000));
+  EXPECT_THAT(Names(), testing::ElementsAre("a", "b"));
+  registry_.Heartbeat(1, Beat(Inference("b")));
+  for (int i = 0; i < 2; ++i) {
+    Pass(milliseconds(400));
+    registry_.Heartbeat(1, Beat(Inference("b")));
+  }
+  EXPECT_THAT(Names(), testing::ElementsAre("b")) << "b can take them, and a has been silent far too long";
+}
+
+TEST_F(RegistryTest, ARankIsWaitedForAsLongAsGoingOnElsewhereTakes) {
+  for (const char* rank : {"a", "b"}) ASSERT_TRUE(registry_.Register(Inference(rank)).ok());
+  registry_.NoteMove(milliseconds(5000), /*recompute=*/false);
+  const auto pass_without_a = [&](int half_seconds) {
+    for (int i = 0; i < half_seconds; ++i) {
+      Pass(milliseconds(500));
+      registry_.Heartbeat(1, Beat(Inference("b")));
+    }
+  };
+  pass_without_a(9);
+  EXPECT_EQ(Names().size(), 2u);
+  pass_without_a(2);
+  EXPECT_THAT(Names(), testing::ElementsAre("b"));
+}
+
+// Packets pass from the rank to the router, and not back: nobody is to wait for it for ever.
+TEST_F(RegistryTest, ARankThatTriesToRegisterInVainIsLateForAMinuteOnly) {
+  ASSERT_TRUE(registry_.Register(Inference()).ok());
+  Pass(milliseconds(2200));
+  for (int i = 0; i < 58; ++i) {
+    registry_.Knocked(Inference().identity());
+    EXPECT_TRUE(registry_.RanksAreLate());
+    Pass(milliseconds(1000));
+  }
+  for (int i = 0; i < 40; ++i) {
+    registry_.Knocked(Inference().identity());
+    Pass(milliseconds(1000));
+  }
+  EXPECT_FALSE(registry_.RanksAreLate());
+}
+
 TEST_F(RegistryTest, InferenceRanksAreToldWhichCacheRanksHaveBeenSilentForALease) {
   ASSERT_TRUE(registry_.Register(Inference()).ok());
   ASSERT_TRUE(registry_.Register(Cache("cache-0", 7)).ok());
@@ -316,10 +389,10 @@ TEST_F(RegistryTest, InferenceRanksAreToldWhichCacheRanksHaveBeenSilentForALease
     return ranks;
   };
   const std::vector<std::pair<std::string, uint64_t>> none, first{{"cache-0", 7}};
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < 4; ++i) {
     EXPECT_EQ(expired(Inference()), none);
     registry_.Heartbeat(2, Beat(Cache("cache-1")));
-    Pass(milliseconds(900));
+    Pass(milliseconds(600));
   }
   EXPECT_EQ(expired(Inference()), first);
   EXPECT_EQ(expired(Inference()), first) << "with every answer";
@@ -336,10 +409,10 @@ TEST_F(RegistryTest, TheEndOfTheNewestHeartbeatStreamIsDeathAtOnce) {
   registry_.Heartbeat(second, Beat(Inference()));
   registry_.StreamEnded(first);  // it has moved on from there
   EXPECT_EQ(Names().size(), 1u);
-  EXPECT_FALSE(registry_.HasDied(KeyOf(Inference().identity())));
+  EXPECT_EQ(registry_.DepartureOf(KeyOf(Inference().identity())), std::nullopt);
   registry_.StreamEnded(second);
   EXPECT_TRUE(Names().empty());
-  EXPECT_TRUE(registry_.HasDied(KeyOf(Inference().identity())));
+  EXPECT_EQ(registry_.DepartureOf(KeyOf(Inference().identity())), Departure::kLost);
 }
 
 TEST_F(RegistryTest, TheEndOfAStreamFromBeforeARegistrationSaysNothing) {
