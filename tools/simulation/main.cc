@@ -27,9 +27,9 @@ namespace {
 
 constexpr const char* kUsage = R"(Runs whole clusters in virtual time, each from a seed, and checks what must hold.
 
-  simulate --seeds=FROM..TO [--jobs=N] [--keep-going] [--twice]
+  simulate --seeds=FROM..TO [--jobs=N] [--keep-going] [--twice] [--starved]
   simulate --seeds=FROM..TO --planted=BUG
-  simulate --seed=N [--trace] [--planted=BUG]
+  simulate --seed=N [--trace] [--planted=BUG] [--starved]
 
   --seeds       Each of these seeds, in a process of its own. Prints the seeds that violate something, and totals.
   --seed        One seed. Exit status 1: a violation.
@@ -37,6 +37,7 @@ constexpr const char* kUsage = R"(Runs whole clusters in virtual time, each from
   --jobs        So many seeds at once; 2 by default.
   --keep-going  Goes on after a violation; without it 10 of them end the run.
   --twice       Runs each seed twice: a second run that differs from the first is a violation, too.
+  --starved     Nothing fails, but nobody has enough CPU, under more requests than otherwise.
   --planted     Plants a bug. With --seeds the first violation ends the run, and the exit status is 1 where there was
                 none: )";
 
@@ -46,6 +47,7 @@ constexpr unsigned kSeedSeconds = 120;
 struct Arguments {
   uint64_t from = 0, to = 0;  // [from, to)
   bool single = false, trace = false, keep_going = false, planted = false, twice = false;
+  Scenario scenario = Scenario::kFaults;
   std::string bug;
   uint64_t jobs = 2;
 };
@@ -85,6 +87,8 @@ std::optional<Arguments> Parse(int argc, char** argv) {
       arguments.bug = std::string(argument);
     } else if (argument == "--trace") {
       arguments.trace = true;
+    } else if (argument == "--starved") {
+      arguments.scenario = Scenario::kStarved;
     } else if (argument == "--twice") {
       arguments.twice = true;
     } else if (argument == "--keep-going") {
@@ -220,6 +224,9 @@ class Totals {
     print("lost with a router, as streams are that cannot be resumed", sum_.lost_with_router);
     print("failovers by attaching", sum_.routers.reattaches);
     print("failovers by computing again", sum_.routers.recomputes);
+    for (size_t i = 0; i < kLossNames.size(); ++i) {
+      print(absl::StrCat("attempts lost: ", kLossNames[i]).c_str(), sum_.routers.lost_attempts[i]);
+    }
     print("replicas promoted", sum_.routers.promotions);
     print("answers resumed", sum_.routers.resumed);
     print("answers resumed by computing again", sum_.routers.resumed_recompute);
@@ -283,7 +290,7 @@ int Main(int argc, char** argv) {
         run = 0;
       }
       children[number] = Fork(seed, [&](int pipe) {
-        SeedResult result = RunSeed(seed, *answers, arguments->trace);
+        SeedResult result = RunSeed(seed, arguments->scenario, *answers, arguments->trace);
         WriteAll(pipe, &result.counts, sizeof(result.counts));
         WriteAll(pipe, result.violation.data(), result.violation.size());
         _exit(0);

@@ -15,6 +15,7 @@ RouterCounts& RouterCounts::operator+=(const RouterCounts& other) {
   resumed_recompute += other.resumed_recompute;
   promotions += other.promotions;
   expired_leases += other.expired_leases;
+  for (size_t i = 0; i < lost_attempts.size(); ++i) lost_attempts[i] += other.lost_attempts[i];
   return *this;
 }
 
@@ -121,13 +122,15 @@ RouterCounts Cluster::CountsOfRouters() const {
   const auto add = [&](const Present& present) {
     if (present.router == nullptr) return;
     const DispatcherCounters& counters = present.router->dispatcher().counters();
-    sum += {.reattaches = counters.failovers_reattach,
-            .recomputes = counters.failovers_recompute,
-            .hand_overs = counters.hand_overs,
-            .resumed = counters.resumed,
-            .resumed_recompute = counters.resumed_recompute,
-            .promotions = counters.promotions,
-            .expired_leases = present.router->expired_leases()};
+    RouterCounts counts{.reattaches = counters.failovers_reattach,
+                        .recomputes = counters.failovers_recompute,
+                        .hand_overs = counters.hand_overs,
+                        .resumed = counters.resumed,
+                        .resumed_recompute = counters.resumed_recompute,
+                        .promotions = counters.promotions,
+                        .expired_leases = present.router->expired_leases()};
+    std::copy(counters.lost_attempts.begin(), counters.lost_attempts.end(), counts.lost_attempts.begin());
+    sum += counts;
   };
   for (const auto& [name, present] : present_) add(present);
   for (const Present& past : past_) add(past);

@@ -22,6 +22,7 @@ struct ClusterShape {
 struct RouterCounts {
   uint64_t reattaches = 0, recomputes = 0, hand_overs = 0, resumed = 0, resumed_recompute = 0;
   uint64_t promotions = 0, expired_leases = 0;
+  std::array<uint64_t, kLossNames.size()> lost_attempts{};
 
   RouterCounts& operator+=(const RouterCounts& other);
 };

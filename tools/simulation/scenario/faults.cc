@@ -54,6 +54,22 @@ class Planner {
     }
   }
 
+  void Starve(const std::string& name, double slowness) {
+    runtime_.At(from_, [cluster = &cluster_, name, slowness, to = to_] {
+      Process* const process = cluster->Find(name);
+      if (process == nullptr) return;
+      process->slowness = slowness;
+      cluster->runtime().At(to, [process] { process->slowness = 1; });
+    });
+    for (Nanos at = from_ + Random(kSecond); at < to_;) {
+      const Nanos length = runtime_.Chance(0.8)   ? Random(400 * kMillisecond)
+                           : runtime_.Chance(0.8) ? Random(2 * kSecond)
+                                                  : Random(5 * kSecond);
+      Stop(at, name, length);
+      at += length + Random(2 * kSecond);
+    }
+  }
+
  private:
   Nanos Random(Nanos limit) { return static_cast<Nanos>(runtime_.Random(static_cast<uint64_t>(limit))); }
   // Of a fault: mostly short, sometimes longer than any lease.
@@ -176,6 +192,14 @@ class Planner {
 };
 
 }  // namespace
+
+void PlanStarvation(Cluster* cluster, Nanos from, Nanos to) {
+  Planner planner(cluster, from, to);
+  const double slowness = 5.0 + static_cast<double>(cluster->runtime().Random(40));
+  for (const auto* names : {&cluster->ranks(), &cluster->routers()}) {
+    for (const std::string& name : *names) planner.Starve(name, slowness);
+  }
+}
 
 std::array<uint32_t, kFaultNames.size()> PlanFaults(Cluster* cluster, Nanos from, Nanos to) {
   Runtime& runtime = cluster->runtime();

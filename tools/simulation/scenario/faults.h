@@ -36,6 +36,10 @@ inline constexpr std::array<std::string_view, 13> kFaultNames = {"kill of an inf
                                                                  "clock jump",
                                                                  "latency"};
 
+// Plans a machine that has too little CPU for all of its processes between `from` and `to`: everybody is slow, and does
+// nothing at all for moments that are mostly short and sometimes longer than a lease.
+void PlanStarvation(Cluster* cluster, Nanos from, Nanos to);
+
 // Plans faults between `from` and `to` by the seed; after `to` none is in effect. Returns how often each was planned.
 std::array<uint32_t, kFaultNames.size()> PlanFaults(Cluster* cluster, Nanos from, Nanos to);
 

@@ -10,8 +10,8 @@ namespace winnow::simulation {
 namespace {
 
 constexpr Nanos kJoinLimit = 20 * kSecond;
-// Faults end so long after the first request.
-constexpr Nanos kFaultTime = 9 * kSecond;
+// Faults end so long after the first request; a lack of CPU later.
+constexpr Nanos kFaultTime = 9 * kSecond, kStarvedTime = 30 * kSecond;
 // How long after the last fault everything must be answered, every rank and router be back, and everything be given
 // back.
 constexpr Nanos kAnswerLimit = 150 * kSecond;
@@ -103,7 +103,7 @@ SeedResult RunAlone(Answers* answers) {
   return result;
 }
 
-SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
+SeedResult RunSeed(uint64_t seed, Scenario scenario, const Answers& expected, bool tracing) {
   std::mt19937_64 random(seed);
   const ClusterShape shape = DrawShape(random);
   Cluster& cluster = *new Cluster(seed, shape, tracing);
@@ -116,8 +116,9 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
   };
 
   if (!RunUntilHolds(runtime, kJoinLimit, [&] { return cluster.IsComplete(); })) fail("the cluster does not come up");
-  const Nanos start = runtime.now(), heal = start + kFaultTime;
-  const uint64_t num_requests = 2 + random() % 14;
+  const bool starved = scenario == Scenario::kStarved;
+  const Nanos start = runtime.now(), heal = start + (starved ? kStarvedTime : kFaultTime);
+  const uint64_t num_requests = (starved ? 24 : 2) + random() % 14;
   const Nanos load_time = static_cast<Nanos>(1 + random() % 7) * kSecond;
   const Manners manners{
       .cancel = random() % 3 == 0, .resume = shape.num_routers > 1 || random() % 3 == 0, .leave = random() % 2 == 0};
@@ -127,7 +128,11 @@ SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing) {
     runtime.At(start + static_cast<Nanos>(random() % static_cast<uint64_t>(load_time)),
                [&clients, request, behaviour] { clients.Send(request, kTimeout, behaviour); });
   }
-  result.counts.faults = PlanFaults(&cluster, start + 50 * kMillisecond, heal);
+  if (starved) {
+    PlanStarvation(&cluster, start + 50 * kMillisecond, heal);
+  } else {
+    result.counts.faults = PlanFaults(&cluster, start + 50 * kMillisecond, heal);
+  }
   runtime.RunUntil(heal + kMillisecond);
   runtime.Trace("check", "no fault from here on");
 

@@ -28,7 +28,13 @@ struct SeedResult {
 // is not what the formulas say.
 SeedResult RunAlone(Answers* answers);
 
+// What happens to the clusters of a run.
+enum class Scenario {
+  kFaults,   // some of all faults, under a few requests
+  kStarved,  // too little CPU for everybody, under many
+};
+
 // A cluster, its load and its faults, all drawn from the seed, and what must hold afterwards.
-SeedResult RunSeed(uint64_t seed, const Answers& expected, bool tracing);
+SeedResult RunSeed(uint64_t seed, Scenario scenario, const Answers& expected, bool tracing);
 
 }  // namespace winnow::simulation
