@@ -13,7 +13,7 @@ namespace winnow {
 // - twice the longest silence of this rank, of late, that it came back from (one that was given up and came back was
 //   waited for too short a time: that silence counts, and the wait doubles);
 // - three times what most of the other ranks have shown: then it is the machine, the network or this router that is
-// late;
+//   late;
 // - as long as it has taken lately to go on elsewhere: until then waiting has cost less than moving;
 // - and as long as it may be while nobody who could take its answers has been heard, either.
 struct SilenceEvidence {
