@@ -56,12 +56,14 @@ class PeerStepLink {
 
 // The rows that one GPU steps together, of sequences behind peer links to several cache ranks. Where several GPUs
 // hold the model, each has batches of its own, of one peer link to the cache rank that holds its kv heads: a step runs
-// on one batch of each GPU, which have joined. Engine thread, but for Decode.
+// on one batch of each GPU, which have joined. A step may be launched while the one before it runs: its state lies on
+// the device, where a drawn token enters the next step. Engine thread, but for Launch and Complete.
 class PeerStepBatch {
  public:
   struct Row {
     int batch_row = 0;
-    uint32_t token_id = 0;
+    // nullopt: the one that this row has drawn in the step launched before, which the host need not have seen.
+    std::optional<uint32_t> token_id;
     uint32_t position = 0;
     std::optional<TokenDraw> draw;  // nullopt: the logits are wanted
     bool takes_mass = false;        // captured mass was measured at the position before
@@ -81,21 +83,25 @@ class PeerStepBatch {
   // Runs work(i) for batch i of those that have joined, at once, each on the thread that launches its GPU's work.
   virtual void RunTogether(const std::function<void(int)>& work) = 0;
 
-  // A sequence of the peer link's cache rank takes the batch row: `pages` [num_lists][pages_per_list] of its working
-  // set.
+  // A sequence of the peer link's cache rank takes the batch row, which is in no step under way: `pages`
+  // [num_lists][pages_per_list] of its working set.
   virtual void AssignRow(int batch_row, PeerStepLink& peer_link, std::span<const uint32_t> pages) = 0;
-  // The number of the next step, which the cache ranks with rows in it are told.
+  // Steps that may be between Launch and Complete.
+  static constexpr int kMaxStepsUnderWay = 2;
+  // The number of the next step to be launched, which the cache ranks with rows in it are told.
   virtual uint32_t next_step() const = 0;
-  // Before Decode, on all batches before any of them decodes.
+  // Before Launch, on all batches before any of them launches.
   virtual absl::Status Prepare(std::span<const Row> rows) = 0;
-  // This GPU's part of one step of these rows, begun once their cache ranks have been told of it. Returns when the
-  // tokens are there, or will not come: every wait is bounded. An error is the GPU's, and ends the batch; a peer link's
-  // is its status, and concerns its rows alone.
-  virtual absl::Status Decode(std::span<const Row> rows) = 0;
-  // Ends a step that is under way, which then fails, and all later ones. Any thread.
+  // This GPU's part of one step of these rows, once their cache ranks have been told of it. An error is the GPU's, and
+  // ends the batch.
+  virtual absl::Status Launch(std::span<const Row> rows) = 0;
+  // Waits until the tokens of the oldest step under way are there, or will not come: every wait of a step is bounded.
+  // Errors as those of Launch; a peer link's is its status, and concerns its rows alone.
+  virtual absl::Status Complete() = 0;
+  // Ends steps that are under way, which then fail, and all later ones. Any thread.
   virtual void Abort(const absl::Status& why) = 0;
-  // Of the rows of the last step, the same on all GPUs: the token that was drawn, or the logits, overwritten by the
-  // next pass.
+  // Of the rows of the step completed last, the same on all GPUs: the token that was drawn, or the logits, overwritten
+  // by the next Launch or pass.
   virtual uint32_t drawn_token(size_t row) const = 0;
   virtual std::span<float> logits(size_t row) = 0;
   // Of those that take it: captured mass of the position before, which the step before decoded, [num_lists]. NaN: the

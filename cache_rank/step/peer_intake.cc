@@ -56,6 +56,8 @@ absl::Status PeerIntake::HandlePlan(InferenceLink& link, const ReceivedFrame& fr
     sequence->journal.Record(row.position, row.token_id);
     rows_.push_back(on_peer_link);
   }
+  const TimelineSpan span(metrics_->timeline, Span::kLaunchStep, kNoLayer, header.plan,
+                          static_cast<uint32_t>(rows_.size()));
   const absl::Status launched = link.peer_link->Launch(header.apply_position, rows_);
   if (absl::IsInvalidArgument(launched)) return launched;
   link.Fail(launched);
@@ -104,6 +106,7 @@ void PeerIntake::TakeRows(InferenceLink& link, bool wait) {
   const KvLayout layout = LayoutOf(layout_, link.peer_link->shard());
   link.peer_link->TakeRows(wait, [&](const DevicePeerLink::Row& row, const std::byte* kv, std::span<const float> masses,
                                      const DevicePeerLink::RowCounts& counts) {
+    const TimelineSpan span(metrics_->timeline, Span::kAppend, kNoLayer, row.position, 1);
     // Whatever has become of the sequence.
     metrics_->selection_lookups.Add(counts.lookups);
     metrics_->selection_hits.Add(counts.lookups - counts.misses);

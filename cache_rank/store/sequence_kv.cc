@@ -11,6 +11,7 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
+constexpr size_t kManyLists = 64;  // a row of each takes longer than other threads take to come
 
 }  // namespace
 
@@ -91,26 +92,29 @@ absl::StatusOr<SequenceKv> SequenceKv::Fork(uint32_t max_positions) const {
 }
 
 absl::Status SequenceKv::AppendOfLayers(uint32_t position, const std::byte* rows, Executor& team) {
-  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
-  const uint32_t page = CompletePages(index_layout_, position), pages = CompletePages(index_layout_, position + 1);
-  const bool together = page < pages && pool_->tiers() == nullptr && retention_.streams.empty();
   for (int layer = 0; layer < layout_.num_layers; ++layer) {
     WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, 1));
   }
-  for (int layer = 0; layer < layout_.num_layers; ++layer) {
-    WINNOW_RETURN_IF_ERROR(StoreRows(layer, position, 1, rows + layer * layer_bytes, !together));
+  const bool ends_page = CompletePages(index_layout_, position) < CompletePages(index_layout_, position + 1);
+  const bool is_much = ends_page || lists_.size() >= kManyLists;
+  if (is_much && pool_->tiers() == nullptr && retention_.streams.empty()) {
+    AppendTogether(0, layout_.num_layers, position, 1, rows, team);
+    return absl::OkStatus();
   }
-  if (together) IndexTogether(0, layout_.num_layers, page, pages, team);
+  const size_t layer_bytes = layout_.num_kv_heads * layout_.row_bytes();
+  for (int layer = 0; layer < layout_.num_layers; ++layer) {
+    WINNOW_RETURN_IF_ERROR(StoreRows(layer, position, 1, rows + layer * layer_bytes));
+  }
   return absl::OkStatus();
 }
 
 absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team) {
   if (team != nullptr && count >= kManyRows && pool_->tiers() == nullptr && retention_.streams.empty()) {
     WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
-    AppendTogether(layer, position, count, rows, *team);
+    AppendTogether(layer, layer + 1, position, count, rows, *team);
     return absl::OkStatus();
   }
-  return StoreRows(layer, position, count, rows, /*indexes_pages=*/true);
+  return StoreRows(layer, position, count, rows);
 }
 
 absl::Status SequenceKv::CheckContinues(int layer, uint32_t position, uint32_t count) const {
@@ -125,8 +129,7 @@ absl::Status SequenceKv::CheckContinues(int layer, uint32_t position, uint32_t c
   return absl::OkStatus();
 }
 
-absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows,
-                                   bool indexes_pages) {
+absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows) {
   WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
   const size_t row_bytes = layout_.row_bytes();
   RowTiers* const tiers = pool_->tiers();
@@ -158,7 +161,7 @@ absl::Status SequenceKv::StoreRows(int layer, uint32_t position, uint32_t count,
       done += n;
       if (streams) GiveBack(lists.rows, position + done);
     }
-    if (streams || !indexes_pages) continue;
+    if (streams) continue;
     const uint32_t page = CompletePages(index_layout_, position);
     const uint32_t pages = CompletePages(index_layout_, position + count);
     if (page < pages && tiers != nullptr) tiers->Flush();
@@ -181,9 +184,12 @@ void SequenceKv::IndexRows(const std::byte* rows, uint32_t count, uint32_t first
 }
 
 // Blocks are taken by one thread, and filled by all.
-void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team) {
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    BlockList& blocks = list(layer, head).rows;
+void SequenceKv::AppendTogether(int layer, int end_layer, uint32_t position, uint32_t count, const std::byte* rows,
+                                Executor& team) {
+  HeadBlocks* const lists = &list(layer, 0);
+  const int num_lists = (end_layer - layer) * layout_.num_kv_heads;
+  for (int i = 0; i < num_lists; ++i) {
+    BlockList& blocks = lists[i].rows;
     while (blocks.size() < BlockList::BlocksFor(position + count)) {
       blocks.Push(reservation_.Allocate(key_parts_, KvBlockReservation::Tile::kAsItIs));
     }
@@ -191,28 +197,29 @@ void SequenceKv::AppendTogether(int layer, uint32_t position, uint32_t count, co
   const size_t first_block = position / kBlockTokens;
   const int num_blocks = static_cast<int>(BlockList::BlocksFor(position + count) - first_block);
   const auto fill = [&](int unit) {
-    const int head = unit / num_blocks;
+    const int in_list = unit / num_blocks;
     const size_t block = first_block + unit % num_blocks;
     const uint32_t begin = std::max(position, static_cast<uint32_t>(block * kBlockTokens));
     const uint32_t end = std::min(position + count, static_cast<uint32_t>((block + 1) * kBlockTokens));
-    const std::byte* const from = rows + (static_cast<size_t>(head) * count + (begin - position)) * layout_.row_bytes();
-    const KvBlock& to = list(layer, head).rows[block];
+    const std::byte* const from =
+        rows + (static_cast<size_t>(in_list) * count + (begin - position)) * layout_.row_bytes();
+    const KvBlock& to = lists[in_list].rows[block];
     const uint32_t first_row = begin % kBlockTokens;
     if (first_row == 0) pool_->ClearTile(to);
     pool_->checksums().Set(to.number(), first_row, end - begin, from);
     std::memcpy(to.rows() + first_row * layout_.row_bytes(), from, (end - begin) * layout_.row_bytes());
     if (HasTile(to)) IndexRows(from, end - begin, first_row, to.tile());
   };
-  constexpr int kGrain = 4;  // blocks
-  const int units = num_blocks * layout_.num_kv_heads;
-  ParallelForOn(*kernels_, team)((units + kGrain - 1) / kGrain, [&](size_t grain) {
-    const int first = static_cast<int>(grain) * kGrain;
-    for (int unit = first; unit < std::min(first + kGrain, units); ++unit) fill(unit);
+  const int grain = count == 1 ? 16 : 4;  // blocks
+  const int units = num_blocks * num_lists;
+  ParallelForOn(*kernels_, team)((units + grain - 1) / grain, [&](size_t part) {
+    const int first = static_cast<int>(part) * grain;
+    for (int unit = first; unit < std::min(first + grain, units); ++unit) fill(unit);
   });
   const uint32_t page = CompletePages(index_layout_, position);
   const uint32_t pages = CompletePages(index_layout_, position + count);
-  if (page < pages) IndexTogether(layer, layer + 1, page, pages, team);
-  rows_[layer] += count;
+  if (page < pages) IndexTogether(layer, end_layer, page, pages, team);
+  for (int of = layer; of < end_layer; ++of) rows_[of] += count;
 }
 
 void SequenceKv::Settle(int layer, uint32_t end) const {

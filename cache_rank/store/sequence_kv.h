@@ -57,8 +57,8 @@ class SequenceKv {
   // `position` is not the layer's next one, OUT_OF_RANGE beyond max_positions. Many rows are shared out over the
   // threads of `team`, where one is given.
   absl::Status Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team = nullptr);
-  // One position of all layers, [num_layers][num_kv_heads] rows, or none of them; where they complete a page, the
-  // threads of `team` index it.
+  // One position of all layers, [num_layers][num_kv_heads] rows, or none of them; where they are many or complete a
+  // page, with the threads of `team`.
   absl::Status AppendOfLayers(uint32_t position, const std::byte* rows, Executor& team);
 
   // References to all blocks that positions [block * kBlockTokens, (block + 1) * kBlockTokens) fill; below the
@@ -136,10 +136,11 @@ class SequenceKv {
              uint32_t max_positions, const IndexLayout& index, KvRetention retention);
   void Gather(const WantedRows& wanted) const;
   absl::Status CheckContinues(int layer, uint32_t position, uint32_t count) const;
-  absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows, bool indexes_pages);
+  absl::Status StoreRows(int layer, uint32_t position, uint32_t count, const std::byte* rows);
   // The keys of rows [first_row, first_row + count) of a block, into a tile.
   void IndexRows(const std::byte* rows, uint32_t count, uint32_t first_row, std::byte* tile) const;
-  void AppendTogether(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor& team);
+  void AppendTogether(int layer, int end_layer, uint32_t position, uint32_t count, const std::byte* rows,
+                      Executor& team);
   // A block of rows of int8 has no place for a tile of its own.
   bool HasTile(const KvBlock& block) const { return layout_.dtype != Dtype::kI8 || block.index_bytes() > 0; }
   HeadBlocks& list(int layer, int head) { return lists_[layout_.list(layer, head)]; }

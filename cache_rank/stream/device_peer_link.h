@@ -49,9 +49,9 @@ class DevicePeerLink {
   using TakeRow =
       std::function<void(const Row& row, const std::byte* kv, std::span<const float> masses, const RowCounts& counts)>;
 
-  // Plans that may be under way at once. A peer begins a step once the one before has given it all of its rows, so that
-  // the end of no other than that one can be unseen here.
-  static constexpr uint32_t kMostPlans = 2;
+  // Plans that may be under way at once. A peer announces a step when that before the last has given it all of its
+  // rows, whose end may be unseen here.
+  static constexpr uint32_t kMostPlans = 3;
 
   virtual ~DevicePeerLink() = default;  // aborts what is under way and waits for its end
   virtual const std::string& address() const = 0;

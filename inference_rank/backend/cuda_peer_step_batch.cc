@@ -96,18 +96,19 @@ absl::StatusOr<std::shared_ptr<CudaPeerStepBatch>> CudaPeerStepBatch::Create(cud
 absl::Status CudaPeerStepBatch::Allocate() {
   WINNOW_ASSIGN_OR_RETURN(
       slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_, forward_.layers().config()), slot_memory_.data()));
-  void* inputs = nullptr;
   const auto carve = [&](void* region) {
     cuda::Arena arena(region);
-    inputs = arena.Take(DecodeGraph::InputBytes(shape_.max_rows));
-    outputs_.tokens = arena.TakeArray<uint32_t>(shape_.max_rows);
-    outputs_.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
-    outputs_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    for (Stage& stage : stages_) {
+      stage.inputs = DecodeGraph::InputsAt(shape_.max_rows, arena.Take(DecodeGraph::InputBytes(shape_.max_rows)));
+      stage.tokens = arena.TakeArray<uint32_t>(shape_.max_rows);
+      stage.digests = arena.TakeArray<cuda::RowDigest>(3 * exchange_.lists_per_layer());
+      stage.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+    }
     return arena.used_bytes();
   };
   WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
   carve(pinned_->data());
-  inputs_ = DecodeGraph::InputsAt(shape_.max_rows, inputs);
+  for (Stage& stage : stages_) stage.done = device_.NewEvent();
   if (const WeightShard shard = forward_.layers().weights().shard(); shard.count > 1) {
     WINNOW_ASSIGN_OR_RETURN(sums_,
                             TensorParallelMemory::Create(device_, forward_.layers(), shard.count, shape_.max_rows));
@@ -131,6 +132,11 @@ int CudaPeerStepBatch::TakePlace(CudaPeerStepLink* peer_link) {
 void CudaPeerStepBatch::LeavePlace(int place) {
   if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
   peer_links_[place] = nullptr;
+  for (Stage& stage : stages_) {
+    for (StageRow& row : stage.rows) {
+      if (row.place == place) row.place = -1;
+    }
+  }
 }
 
 absl::Status CudaPeerStepBatch::Join(std::span<PeerStepBatch* const> batches) {
@@ -162,45 +168,54 @@ void CudaPeerStepBatch::AssignRow(int batch_row, PeerStepLink& peer_link, std::s
                             .was_decoded = false};
 }
 
-void CudaPeerStepBatch::FillInputs(std::span<const Row> rows) {
-  std::fill_n(inputs_.token_ids, shape_.max_rows, 0u);
-  std::fill_n(inputs_.positions, shape_.max_rows, cuda::kNoPosition);
-  std::fill_n(inputs_.draws, shape_.max_rows, cuda::SampleRow{});
-  std::fill_n(inputs_.inboxes, shape_.max_rows, nullptr);
-  std::fill_n(inputs_.peers, cuda::kMaxExchangePeers, cuda::ExchangePeer{});
-  batch_rows_of_step_.clear();
-  follows_.clear();
+void CudaPeerStepBatch::FillInputs(std::span<const Row> rows, Stage& stage) {
+  const DecodeGraph::Inputs& inputs = stage.inputs;
+  std::fill_n(inputs.token_ids, shape_.max_rows, 0u);
+  std::fill_n(inputs.positions, shape_.max_rows, cuda::kNoPosition);
+  std::fill_n(inputs.draws, shape_.max_rows, cuda::SampleRow{});
+  std::fill_n(inputs.inboxes, shape_.max_rows, nullptr);
+  std::fill_n(inputs.peers, cuda::kMaxExchangePeers, cuda::ExchangePeer{});
+  stage.rows.clear();
   for (const Row& row : rows) {
-    batch_rows_of_step_.push_back(row.batch_row);
-    follows_.push_back(batch_rows_[row.batch_row].was_decoded);
-    const cuda::ExchangePeer peer = peer_link_of(row.batch_row).peer();
-    inputs_.peers[batch_rows_[row.batch_row].place] = peer;
-    inputs_.inboxes[row.batch_row] = peer.inbox;
-    inputs_.token_ids[row.batch_row] = row.token_id;
-    inputs_.positions[row.batch_row] = row.position;
-    inputs_.draws[row.batch_row] = SampleRowOf(row.draw.value_or(TokenDraw()));
-    --inputs_.draws[row.batch_row].token_index;  // the step's beginning adds one
-  }
-  for (size_t batch_row = 0; batch_row < batch_rows_.size(); ++batch_row) {
-    RowState& state = batch_rows_[batch_row];
-    const bool decodes = inputs_.positions[batch_row] != cuda::kNoPosition;
-    if (decodes && !state.was_decoded) slots_->SetRow(static_cast<int>(batch_row), state.pages, graph_->stream());
-    state.was_decoded = decodes;
+    const RowState& state = batch_rows_[row.batch_row];
+    stage.rows.push_back(
+        {.batch_row = row.batch_row, .place = state.place, .follows = state.was_decoded, .takes_mass = row.takes_mass});
+    const cuda::ExchangePeer peer = peer_links_[state.place]->peer();
+    inputs.peers[state.place] = peer;
+    inputs.inboxes[row.batch_row] = peer.inbox;
+    inputs.token_ids[row.batch_row] = row.token_id.value_or(0);
+    inputs.positions[row.batch_row] = row.position;
+    inputs.draws[row.batch_row] = SampleRowOf(row.draw.value_or(TokenDraw()));
+    --inputs.draws[row.batch_row].token_index;  // the step's beginning adds one
   }
 }
 
-void CudaPeerStepBatch::EnqueueOutputs(std::span<const Row> rows, int num_rows) {
+// Tokens that the device has drawn itself stay as they are.
+void CudaPeerStepBatch::EnqueueInputs(std::span<const Row> rows, const Stage& stage) {
+  for (size_t batch_row = 0; batch_row < batch_rows_.size(); ++batch_row) {
+    RowState& state = batch_rows_[batch_row];
+    const bool decodes = stage.inputs.positions[batch_row] != cuda::kNoPosition;
+    if (decodes && !state.was_decoded) slots_->SetRow(static_cast<int>(batch_row), state.pages, graph_->stream());
+    state.was_decoded = decodes;
+  }
+  graph_->EnqueueInputs(stage.inputs);
+  for (const Row& row : rows) {
+    if (row.token_id.has_value()) graph_->EnqueueToken(row.batch_row, stage.inputs);
+  }
+}
+
+void CudaPeerStepBatch::EnqueueOutputs(std::span<const Row> rows, int num_rows, const Stage& stage) {
   const cuda::Stream stream = graph_->stream();
-  device_.CopyAsync(outputs_.tokens, graph_->next_tokens(), num_rows * sizeof(uint32_t), stream);
+  device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows * sizeof(uint32_t), stream);
   if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.takes_mass; })) {
     const size_t count = exchange_.masses_per_plan();
-    device_.CopyAsync(outputs_.masses, slots_->inbox().masses + (steps_ - 1) % 2 * count,
+    device_.CopyAsync(stage.masses, slots_->inbox().masses + (stage.step - 1) % 2 * count,
                       count * sizeof(cuda::MeasuredMass), stream);
   }
-  device_.CopyAsync(outputs_.digests, slots_->inbox().digests,
-                    3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest), stream);
+  device_.CopyAsync(stage.digests, slots_->inbox().digests, 3 * exchange_.lists_per_layer() * sizeof(cuda::RowDigest),
+                    stream);
   for (size_t place = 0; place < peer_links_.size(); ++place) {
-    if (inputs_.peers[place].inbox != nullptr) peer_links_[place]->EnqueueCounts(stream);
+    if (stage.inputs.peers[place].inbox != nullptr) peer_links_[place]->EnqueueCounts(stage.step, stream);
   }
   const size_t vocab = forward_.layers().config().vocab_size;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -210,49 +225,53 @@ void CudaPeerStepBatch::EnqueueOutputs(std::span<const Row> rows, int num_rows) 
   }
 }
 
-void CudaPeerStepBatch::TakeMasses(std::span<const Row> rows) {
+void CudaPeerStepBatch::TakeMasses() {
   const size_t heads = exchange_.layout.num_kv_heads;
-  masses_of_rows_.resize(rows.size());
-  for (size_t i = 0; i < rows.size(); ++i) {
+  masses_of_rows_.resize(completed_->rows.size());
+  for (size_t i = 0; i < completed_->rows.size(); ++i) {
+    const StageRow& row = completed_->rows[i];
     std::vector<float>& masses = masses_of_rows_[i];
     masses.clear();
-    if (!rows[i].takes_mass || !follows_[i]) continue;
+    if (!row.takes_mass || !row.follows) continue;
     for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
       const cuda::MeasuredMass& entry =
-          outputs_.masses[(list / heads * shape_.max_rows + rows[i].batch_row) * heads + list % heads];
-      masses.push_back(entry.plan == steps_ - 1 ? entry.mass : std::numeric_limits<float>::quiet_NaN());
+          completed_->masses[(list / heads * shape_.max_rows + row.batch_row) * heads + list % heads];
+      masses.push_back(entry.plan == completed_->step - 1 ? entry.mass : std::numeric_limits<float>::quiet_NaN());
     }
   }
 }
 
 void CudaPeerStepBatch::TakeCounts() {
   const size_t heads = exchange_.layout.num_kv_heads, per_layer = exchange_.counts_per_layer();
-  counts_of_rows_.clear();
-  for (const int batch_row : batch_rows_of_step_) {
-    const uint32_t* const selected = peer_link_of(batch_row).counts();
+  const size_t num_lists = exchange_.layout.num_lists();
+  counts_of_rows_.assign(completed_->rows.size() * num_lists, {});
+  for (size_t i = 0; i < completed_->rows.size(); ++i) {
+    const StageRow& row = completed_->rows[i];
+    if (row.place < 0) continue;
+    const uint32_t* const selected = peer_links_[row.place]->counts(completed_->step);
     const uint32_t* const pushed = selected + exchange_.layout.num_layers * per_layer;
-    for (size_t list = 0; list < exchange_.layout.num_lists(); ++list) {
-      const size_t entry = list / heads * per_layer + batch_row * heads + list % heads;
-      counts_of_rows_.push_back({.selected = selected[entry], .pushed = pushed[entry]});
+    for (size_t list = 0; list < num_lists; ++list) {
+      const size_t entry = list / heads * per_layer + row.batch_row * heads + list % heads;
+      counts_of_rows_[i * num_lists + list] = {.selected = selected[entry], .pushed = pushed[entry]};
     }
   }
 }
 
 void CudaPeerStepBatch::CompareDigests() {
   const size_t lists = exchange_.lists_per_layer(), heads = exchange_.layout.num_kv_heads;
-  const cuda::RowDigest* const theirs = outputs_.digests + (steps_ - 1) % 2 * lists;
-  for (size_t row = 0; row < batch_rows_of_step_.size() && !own_digests_.empty(); ++row) {
-    if (!follows_[row]) continue;
-    for (size_t list = batch_rows_of_step_[row] * heads; list < (batch_rows_of_step_[row] + 1) * heads; ++list) {
+  const uint32_t before = completed_->step - 1;
+  const cuda::RowDigest* const theirs = completed_->digests + before % 2 * lists;
+  for (const StageRow& row : completed_->rows) {
+    if (own_digests_.empty() || !row.follows || row.place < 0) continue;
+    for (size_t list = row.batch_row * heads; list < (row.batch_row + 1) * heads; ++list) {
       const cuda::RowDigest &own = own_digests_[list], &their = theirs[list];
-      if (own.plan != steps_ - 1 || their.plan != own.plan || own.digest == their.digest) continue;
-      peer_link_of(batch_rows_of_step_[row])
-          .Abort(
-              absl::DataLossError(absl::StrCat("rows of layer ", own.plan % exchange_.layout.num_layers, ", kv head ",
-                                               list % heads, " are not those that the cache rank holds")));
+      if (own.plan != before || their.plan != own.plan || own.digest == their.digest) continue;
+      peer_links_[row.place]->Abort(
+          absl::DataLossError(absl::StrCat("rows of layer ", own.plan % exchange_.layout.num_layers, ", kv head ",
+                                           list % heads, " are not those that the cache rank holds")));
     }
   }
-  own_digests_.assign(outputs_.digests + 2 * lists, outputs_.digests + 3 * lists);
+  own_digests_.assign(completed_->digests + 2 * lists, completed_->digests + 3 * lists);
 }
 
 void CudaPeerStepBatch::RunTogether(const std::function<void(int)>& work) {
@@ -267,23 +286,33 @@ absl::Status CudaPeerStepBatch::Prepare(std::span<const Row> rows) {
   return graph_->Prepare(last->batch_row + 1);
 }
 
-absl::Status CudaPeerStepBatch::Decode(std::span<const Row> rows) {
-  WINNOW_CHECK(graph_ != nullptr && !rows.empty());
+absl::Status CudaPeerStepBatch::Launch(std::span<const Row> rows) {
+  WINNOW_CHECK(graph_ != nullptr && !rows.empty() && launched_ - num_completed_ < stages_.size());
   const cuda::Stream stream = graph_->stream();
+  Stage& stage = StageOf(++launched_);
+  stage.step = launched_;
   forward_.FlushMoves(stream);
-  FillInputs(rows);
-  graph_->EnqueueInputs(inputs_);
-  const int num_rows = *std::max_element(batch_rows_of_step_.begin(), batch_rows_of_step_.end()) + 1;
+  FillInputs(rows, stage);
+  EnqueueInputs(rows, stage);
+  int num_rows = 0;
+  for (const Row& row : rows) num_rows = std::max(num_rows, row.batch_row + 1);
   absl::Status status = graph_->Step(num_rows);
-  ++steps_;
-  EnqueueOutputs(rows, num_rows);
-  if (const absl::Status done = device_.Synchronize(stream); status.ok()) status = done;
-  if (!status.ok()) {
+  EnqueueOutputs(rows, num_rows, stage);
+  stage.done->Record(stream);
+  if (status.ok()) status = device_.CheckLaunches();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+absl::Status CudaPeerStepBatch::Complete() {
+  WINNOW_CHECK(num_completed_ != launched_);
+  completed_ = &StageOf(++num_completed_);
+  if (absl::Status status = completed_->done->Wait(); !status.ok()) {
     forward_.NoteFailure(status);
     return status;
   }
   WINNOW_RETURN_IF_ERROR(graph_->WaitError());
-  TakeMasses(rows);
+  TakeMasses();
   TakeCounts();
   CompareDigests();
   return absl::OkStatus();

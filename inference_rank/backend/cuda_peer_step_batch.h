@@ -16,7 +16,8 @@ namespace winnow {
 class CudaPeerStepLink;
 
 // The steps of a GPU's batch: a step is one graph (DecodeGraph), over the slots of the rank's working sets, whichever
-// cache ranks its rows belong to. Shares activations with the forward pass, which does nothing meanwhile.
+// cache ranks its rows belong to. Shares activations with the forward pass, which does nothing while steps are under
+// way.
 class CudaPeerStepBatch final : public PeerStepBatch {
  public:
   // `shape` without hidden_size and pages_per_list, which follow from the rest. FAILED_PRECONDITION for selections that
@@ -44,18 +45,19 @@ class CudaPeerStepBatch final : public PeerStepBatch {
   // A peer link's place among the peers of a step, for its life; -1: all are taken. `place` of a peer link that ends is
   // free.
   int TakePlace(CudaPeerStepLink* peer_link);
-  // Waits until no step is under way.
+  // Waits until no step runs.
   void LeavePlace(int place);
 
   const PeerStepShape& shape() const override { return shape_; }
   absl::Status Join(std::span<PeerStepBatch* const> batches) override;
   void RunTogether(const std::function<void(int)>& work) override;
   void AssignRow(int batch_row, PeerStepLink& peer_link, std::span<const uint32_t> pages) override;
-  uint32_t next_step() const override { return steps_ + 1; }
+  uint32_t next_step() const override { return launched_ + 1; }
   absl::Status Prepare(std::span<const Row> rows) override;
-  absl::Status Decode(std::span<const Row> rows) override;
+  absl::Status Launch(std::span<const Row> rows) override;
+  absl::Status Complete() override;
   void Abort(const absl::Status& why) override;
-  uint32_t drawn_token(size_t row) const override { return outputs_.tokens[batch_rows_of_step_[row]]; }
+  uint32_t drawn_token(size_t row) const override { return completed_->tokens[completed_->rows[row].batch_row]; }
   std::span<float> logits(size_t row) override;
   std::span<const float> captured_mass(size_t row) const override { return masses_of_rows_[row]; }
   std::span<const ListCounts> counts(size_t row) const override {
@@ -68,24 +70,35 @@ class CudaPeerStepBatch final : public PeerStepBatch {
     std::vector<uint32_t> pages;
     bool was_decoded = false;  // by the last step: the device has its lists
   };
-  // Pinned.
-  struct Outputs {
-    uint32_t* tokens = nullptr;            // [max_rows]
+  struct StageRow {
+    int batch_row = 0;
+    int place = -1;        // of the peer link; -1: that has ended
+    bool follows = false;  // its sequence was in the step before
+    bool takes_mass = false;
+  };
+  // What one of the steps under way has in pinned memory, and the end of its work on the GPU.
+  struct Stage {
+    uint32_t step = 0;
+    std::vector<StageRow> rows;
+    DecodeGraph::Inputs inputs;
+    uint32_t* tokens = nullptr;            // [max_rows] drawn
     cuda::MeasuredMass* masses = nullptr;  // of a plan, as InferenceInbox::masses
     cuda::RowDigest* digests = nullptr;    // as InferenceInbox::digests
+    std::unique_ptr<cuda::Event> done;
   };
 
   CudaPeerStepBatch(cuda::Device& device, CudaForward& forward, const cuda::DeviceMemory& slot_memory,
                     const PeerStepShape& shape, RunOnGpus run_on_gpus);
   absl::Status Allocate();
-  void FillInputs(std::span<const Row> rows);
-  void EnqueueOutputs(std::span<const Row> rows, int num_rows);
-  // Masses are those of the step before, where a row takes them.
-  void TakeMasses(std::span<const Row> rows);
+  Stage& StageOf(uint32_t step) { return stages_[step % stages_.size()]; }
+  void FillInputs(std::span<const Row> rows, Stage& stage);
+  void EnqueueInputs(std::span<const Row> rows, const Stage& stage);
+  void EnqueueOutputs(std::span<const Row> rows, int num_rows, const Stage& stage);
+  // Of the step completed last. Masses are those of the step before, where a row takes them.
+  void TakeMasses();
   void TakeCounts();
   // Ends peer links whose rows of the step before were not what their cache rank has.
   void CompareDigests();
-  CudaPeerStepLink& peer_link_of(int batch_row) const { return *peer_links_[batch_rows_[batch_row].place]; }
 
   cuda::Device& device_;
   CudaForward& forward_;
@@ -96,16 +109,15 @@ class CudaPeerStepBatch final : public PeerStepBatch {
   const cuda::Stream stream_;
   std::unique_ptr<DecodeSlots> slots_;
   std::unique_ptr<cuda::DeviceMemory> pinned_;
-  std::unique_ptr<TensorParallelMemory> sums_;  // of several GPUs
-  std::unique_ptr<DecodeGraph> graph_;          // from Join on
-  DecodeGraph::Inputs inputs_;                  // pinned
-  Outputs outputs_;
+  std::unique_ptr<TensorParallelMemory> sums_;                              // of several GPUs
+  std::unique_ptr<DecodeGraph> graph_;                                      // from Join on
+  std::array<Stage, kMaxStepsUnderWay> stages_;                             // of step n in n % kMaxStepsUnderWay
   std::array<CudaPeerStepLink*, cuda::kMaxExchangePeers> peer_links_ = {};  // by place
   std::vector<RowState> batch_rows_;
-  uint32_t steps_ = 0;  // the number of the last one, as the graph counts them
-  // Of the last step:
-  std::vector<int> batch_rows_of_step_;
-  std::vector<bool> follows_;                 // [row] its sequence was in the step before
+  // Numbers of the last ones, as the graph counts them.
+  uint32_t launched_ = 0, num_completed_ = 0;
+  // Of the step completed last:
+  const Stage* completed_ = nullptr;
   std::vector<cuda::RowDigest> own_digests_;  // [max_rows][num_kv_heads]
   std::vector<std::vector<float>> masses_of_rows_;
   std::vector<ListCounts> counts_of_rows_;  // [rows][num_lists]

@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<CudaPeerStepLink>> CudaPeerStepLink::Create(std::
 absl::Status CudaPeerStepLink::Allocate() {
   cuda::Device& device = cuda_batch_.device();
   WINNOW_ASSIGN_OR_RETURN(flags_memory_, device.Allocate(std::max(InferenceFlagsBytes(exchange_), kLeastExposedBytes)));
-  WINNOW_ASSIGN_OR_RETURN(pinned_, device.AllocatePinned(num_counts() * sizeof(uint32_t)));
+  WINNOW_ASSIGN_OR_RETURN(pinned_,
+                          device.AllocatePinned(PeerStepBatch::kMaxStepsUnderWay * num_counts() * sizeof(uint32_t)));
   inbox_ = InferenceInboxAt(exchange_, nullptr, flags_memory_->data(), nullptr);
   device.FillAsync(flags_memory_->data(), 0, flags_memory_->bytes(), cuda_batch_.stream());
   WINNOW_RETURN_IF_ERROR(device.Synchronize(cuda_batch_.stream()));
@@ -62,8 +63,9 @@ cuda::ExchangePeer CudaPeerStepLink::peer() const {
           .error = link_->error_word()};
 }
 
-void CudaPeerStepLink::EnqueueCounts(cuda::Stream stream) {
-  cuda_batch_.device().CopyAsync(pinned_->data(), inbox_.counts, num_counts() * sizeof(uint32_t), stream);
+void CudaPeerStepLink::EnqueueCounts(uint32_t step, cuda::Stream stream) {
+  cuda_batch_.device().CopyAsync(const_cast<uint32_t*>(counts(step)), inbox_.counts, num_counts() * sizeof(uint32_t),
+                                 stream);
 }
 
 }  // namespace winnow

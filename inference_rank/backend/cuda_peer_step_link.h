@@ -33,9 +33,12 @@ class CudaPeerStepLink final : public PeerStepLink {
   // For the batch:
   int place() const { return place_; }
   cuda::ExchangePeer peer() const;  // in a step; after Connect
-  // Copies what the cache rank has counted in a step to where counts() has it: as InferenceInbox::counts.
-  void EnqueueCounts(cuda::Stream stream);
-  const uint32_t* counts() const { return static_cast<const uint32_t*>(pinned_->data()); }
+  // Copies what the cache rank has counted in a step to where counts() has it until the second step behind it is
+  // launched: as InferenceInbox::counts.
+  void EnqueueCounts(uint32_t step, cuda::Stream stream);
+  const uint32_t* counts(uint32_t step) const {
+    return static_cast<const uint32_t*>(pinned_->data()) + step % PeerStepBatch::kMaxStepsUnderWay * num_counts();
+  }
 
  private:
   CudaPeerStepLink(std::shared_ptr<CudaPeerStepBatch> batch, const PeerStepShape& shape);

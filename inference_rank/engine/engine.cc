@@ -168,6 +168,7 @@ void Engine::Loop() {
     const bool pending = scheduler_.num_running() > 0;
     transport_->Wait(pending ? std::chrono::milliseconds(2) : kIdleWait, std::chrono::microseconds(pending ? 100 : 0));
   }
+  DrainPeerSteps();
   // What was accepted is run: RunOnEngine callers wait for it.
   mailbox_.Close();
   mailbox_.Drain();
@@ -183,6 +184,11 @@ void Engine::AdmitWaiting() {
     if (sequence == nullptr) {
       const std::span<Sequence* const> victims = scheduler_.ChooseVictims(free, now);
       if (victims.empty()) break;
+      if (!peer_steps_.empty()) {  // which write into their slots, and may end some
+        DrainPeerSteps();
+        ReapSequences();
+        continue;
+      }
       for (Sequence* victim : victims) Preempt(*victim);
       continue;
     }
@@ -305,6 +311,11 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   }
 }
 
+void Engine::DrainSteps() {
+  if (step_loop_.has_value()) step_loop_->Drain();
+  DrainPeerSteps();
+}
+
 bool Engine::RunIteration() {
   AskForBatchRows();
   const auto start = SteadyClock::now();
@@ -314,12 +325,12 @@ bool Engine::RunIteration() {
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
   // A prompt's piece takes long: tokens do not wait for it.
   const bool runs_ahead = plan.prefill_tokens == 0;
-  if (step_loop_.has_value() && !runs_ahead) step_loop_->Drain();
+  if (!runs_ahead) DrainSteps();
   const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty());
   if (!forward_.status().ok()) return true;
   const auto prefill_end = SteadyClock::now();
-  const bool decoded = RunDecodeStep(plan.rows);
-  if (step_loop_.has_value() && !runs_ahead) step_loop_->Drain();
+  const bool decoded = RunDecodeStep(plan.rows, runs_ahead);
+  if (!runs_ahead) DrainSteps();
   if (!decoded) {
     last_step_.reset();
     return prefilled > 0;
@@ -333,7 +344,7 @@ bool Engine::RunIteration() {
   return true;
 }
 
-bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
+bool Engine::RunDecodeStep(std::span<Sequence* const> planned, bool runs_ahead) {
   batch_.clear();
   peer_batch_.clear();
   local_batch_.clear();
@@ -349,21 +360,15 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned) {
     if (admission == Admission::kHasRow) local_batch_.push_back(sequence);
     if (admission == Admission::kByFrames) batch_.push_back(sequence);
   }
-  std::stable_sort(peer_batch_.begin(), peer_batch_.end(), [](const Sequence* a, const Sequence* b) {
-    return std::less<>()(a->peer_group(), b->peer_group());
-  });
-  for (size_t first = 0, end = 0; first < peer_batch_.size(); first = end) {
-    const std::shared_ptr<PeerStepGroup> group = peer_batch_[first]->shards.front().link->peer_group();
-    while (end < peer_batch_.size() && peer_batch_[end]->peer_group() == group.get()) ++end;
-    RunPeerStep(*group, {peer_batch_.data() + first, end - first});
-    if (!forward_.status().ok()) return true;
-  }
+  // What else computes shares the activations of steps from GPU to GPU.
+  const bool turned_peers = RunPeerSteps(runs_ahead && batch_.empty() && local_batch_.empty());
+  if (!forward_.status().ok()) return true;
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     RunFrameStep({batch_.data() + first, std::min<size_t>(kMaxDecodeRows, batch_.size() - first)});
     if (!forward_.status().ok()) return true;
   }
   const bool turned = step_loop_.has_value() && step_loop_->Turn(local_batch_);
-  return turned || !batch_.empty() || !peer_batch_.empty();
+  return turned || turned_peers || !batch_.empty();
 }
 
 void Engine::RunFrameStep(std::span<Sequence* const> rows) {
@@ -412,7 +417,10 @@ void Engine::ReapSequences() {
     if (!sequence.cancelled && sequence.failure.ok() && now > sequence.deadline) {
       sequence.Fail(absl::DeadlineExceededError("the request's deadline has passed"), false);
     }
-    if (sequence.cancelled || !sequence.failure.ok()) finished_.push_back(&sequence);
+    if (!sequence.cancelled && sequence.failure.ok()) return;
+    // A step under way writes into its slots from another GPU.
+    const bool is_written_to = sequence.batch_row >= 0 && sequence.steps_under_way > 0;
+    if (!is_written_to || stopping_ || device_failed_) finished_.push_back(&sequence);
   });
   for (Sequence* sequence : finished_) Retire(scheduler_.Remove(sequence));
 }

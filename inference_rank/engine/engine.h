@@ -29,6 +29,7 @@
 #include "inference_rank/step/decode_step.h"
 #include "inference_rank/step/prefill_step.h"
 #include "inference_rank/step/step_loop.h"
+#include "inference_rank/step/steps_under_way.h"
 #include "model/forward.h"
 #include "transport/transport.h"
 
@@ -209,15 +210,25 @@ class Engine {
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
-  bool RunDecodeStep(std::span<Sequence* const> rows);
+  // `runs_ahead`: steps may be under way at the return, which nothing but further steps may follow.
+  bool RunDecodeStep(std::span<Sequence* const> rows, bool runs_ahead);
   // Rows whose KV goes from the cache ranks to slots and back by frames.
   void RunFrameStep(std::span<Sequence* const> rows);
   // The sequence takes part in no steps that hold a place for it.
   void LeaveSteps(Sequence& sequence);
   // The group that may decode the sequence; null: it goes by frames.
   PeerStepGroup* FindPeerGroup(const Sequence& sequence);
-  // Of sequences that have rows of the group's batches.
-  void RunPeerStep(PeerStepGroup& group, std::span<Sequence*> rows);
+  // Of peer_batch_. False when there was nothing to do.
+  bool RunPeerSteps(bool runs_ahead);
+  // Launches the next step of these sequences, which have rows of the group's batches, and takes the results of the
+  // one before it, if there is one.
+  void TurnPeerGroup(const std::shared_ptr<PeerStepGroup>& group, std::span<Sequence* const> rows);
+  void LaunchPeerStep(PeerStepGroup& group, std::span<Sequence* const> rows);
+  void CompletePeerStep();
+  void TakePeerRow(const PeerStepGroup& group, const StepsUnderWay::Row& of, size_t row);
+  void DrainPeerSteps();
+  // Of both kinds of steps that run ahead.
+  void DrainSteps();
   std::vector<CacheLink*> LinksOf(std::span<Sequence* const> rows) const;
   void AnnouncePeerStep(PeerStepGroup& group, std::span<Sequence* const> rows);
   absl::Status PostPeerPlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);
@@ -303,6 +314,9 @@ class Engine {
   std::vector<Sequence*> local_batch_;  // of step_loop_
   std::vector<Sequence*> peer_batch_;
   std::vector<PeerStepBatch::Row> peer_rows_;
+  // Steps from GPU to GPU, of one group at a time.
+  StepsUnderWay peer_steps_;
+  std::shared_ptr<PeerStepGroup> stepping_group_;
   std::vector<std::shared_ptr<PeerStepGroup>> peer_groups_;
   // Slots and a batch row that a peer link which has failed may still write to, until when.
   struct Quarantined {

@@ -1,9 +1,14 @@
 // Decode steps that run from GPU to GPU: sequences take batch rows (model/peer_step_link.h), and leave
 // them. When their slots may have another owner is modelled and checked in proof/slots.pml.
+//
+// A step is announced and launched before the tokens of the one under way have come (StepsUnderWay), so that neither
+// GPU waits for a host. A sequence that has ended stays until the step that has a row too many of it has ended: the
+// cache rank's GPU writes into its slots until then.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "common/base/check.h"
 #include "common/selection/mass_positions.h"
 #include "inference_rank/engine/engine.h"
 
@@ -57,8 +62,8 @@ absl::Status Engine::PostPeerPlan(CacheLink& link, std::span<Sequence* const> ro
     const ShardLink& shard = *sequence.FindShard(link);
     *plan_row++ = {.sequence_id = sequence.sequence_id,
                    .attach_epoch = shard.attach_epoch,
-                   .position = sequence.next_position,
-                   .token_id = sequence.token_at(sequence.next_position),
+                   .position = sequence.next_position + sequence.steps_under_way,
+                   .token_id = sequence.token_at(sequence.next_position + sequence.steps_under_way - 1),
                    .pool_slots = sequence.working_set->pool_slots(shard.shard),
                    .grant_generation = 1,
                    .flags = static_cast<uint32_t>(sequence.batch_row),
@@ -114,45 +119,112 @@ void Engine::AnnouncePeerStep(PeerStepGroup& group, std::span<Sequence* const> r
   }
 }
 
-void Engine::RunPeerStep(PeerStepGroup& group, std::span<Sequence*> rows) {
-  const TimelineSpan span(metrics_.timeline, Span::kStep, kNoLayer, next_plan_, static_cast<uint32_t>(rows.size()));
-  AnnouncePeerStep(group, rows);
-  const auto end = std::remove_if(rows.begin(), rows.end(), [](const Sequence* row) { return row->batch_row < 0; });
-  rows = {rows.begin(), end};
-  if (rows.empty()) return;
-  peer_rows_.clear();
-  for (const Sequence* sequence : rows) {
-    peer_rows_.push_back(
-        {.batch_row = sequence->batch_row,
-         .token_id = sequence->token_at(sequence->next_position),
-         .position = sequence->next_position,
-         .draw = DrawFor(*sequence, sequence->next_position),
-         .takes_mass = MeasuresMass(sequence->spec, sequence->next_position - 1, sequence->prompt_tokens())});
+bool Engine::RunPeerSteps(bool runs_ahead) {
+  const bool was_under_way = !peer_steps_.empty();
+  std::stable_sort(peer_batch_.begin(), peer_batch_.end(), [](const Sequence* a, const Sequence* b) {
+    return std::less<>()(a->peer_group(), b->peer_group());
+  });
+  const bool one_group = !peer_batch_.empty() &&
+                         peer_batch_.front()->peer_group() == peer_batch_.back()->peer_group() &&
+                         (!was_under_way || peer_batch_.front()->peer_group() == stepping_group_.get());
+  if (!one_group) DrainPeerSteps();
+  for (size_t first = 0, end = 0; first < peer_batch_.size(); first = end) {
+    const std::shared_ptr<PeerStepGroup> group = peer_batch_[first]->shards.front().link->peer_group();
+    while (end < peer_batch_.size() && peer_batch_[end]->shards.front().link->peer_group() == group) ++end;
+    TurnPeerGroup(group, {peer_batch_.data() + first, end - first});
+    if (!one_group || !runs_ahead) DrainPeerSteps();
+    if (!forward_.status().ok()) return true;
   }
-  const absl::Status decoded = group.Decode(peer_rows_);
+  return was_under_way || !peer_batch_.empty();
+}
+
+void Engine::TurnPeerGroup(const std::shared_ptr<PeerStepGroup>& group, std::span<Sequence* const> rows) {
+  if (!peer_steps_.empty() && !peer_steps_.draws_all_tokens()) DrainPeerSteps();
+  const bool was_under_way = !peer_steps_.empty();
+  stepping_group_ = group;
+  LaunchPeerStep(*group, rows);
+  if (was_under_way) CompletePeerStep();
+}
+
+void Engine::DrainPeerSteps() {
+  while (!peer_steps_.empty()) CompletePeerStep();
+}
+
+void Engine::LaunchPeerStep(PeerStepGroup& group, std::span<Sequence* const> rows) {
+  std::vector<Sequence*> going_on;
+  for (Sequence* row : rows) {
+    if (row->batch_row >= 0 && peer_steps_.NextOf(*row).has_value()) going_on.push_back(row);
+  }
+  if (going_on.empty()) return;
+  const TimelineSpan span(metrics_.timeline, Span::kLaunchStep, kNoLayer, next_plan_,
+                          static_cast<uint32_t>(going_on.size()));
+  StepsUnderWay::Step step{.number = next_plan_, .rows = {}};
+  AnnouncePeerStep(group, going_on);
+  std::erase_if(going_on, [](const Sequence* row) { return row->batch_row < 0; });
+  if (going_on.empty()) return;
+  peer_rows_.clear();
+  for (Sequence* sequence : going_on) {
+    // One that has failed otherwise takes part in a step that was announced.
+    const uint32_t position = sequence->next_position + sequence->steps_under_way;
+    const bool is_known = position < sequence->known_tokens();
+    peer_rows_.push_back({.batch_row = sequence->batch_row,
+                          .token_id = is_known ? std::optional(sequence->token_at(position)) : std::nullopt,
+                          .position = position,
+                          .draw = DrawFor(*sequence, position),
+                          .takes_mass = MeasuresMass(sequence->spec, position - 1, sequence->prompt_tokens())});
+    step.rows.push_back({.sequence = sequence,
+                         .row = sequence->batch_row,
+                         .position = position,
+                         .is_drawn = peer_rows_.back().draw.has_value()});
+  }
+  if (const absl::Status launched = group.Launch(peer_rows_); !launched.ok()) {
+    return FailPeerLinksOf(group, going_on, launched);
+  }
+  peer_steps_.Add(std::move(step));
+}
+
+void Engine::CompletePeerStep() {
+  const std::shared_ptr<PeerStepGroup> group = stepping_group_;
+  const StepsUnderWay::Step step = peer_steps_.TakeOldest();
+  absl::Status completed;
+  {
+    const TimelineSpan span(metrics_.timeline, Span::kAwaitStep, kNoLayer, step.number,
+                            static_cast<uint32_t>(step.rows.size()));
+    completed = group->Complete();
+  }
+  const TimelineSpan span(metrics_.timeline, Span::kFinishStep, kNoLayer, step.number,
+                          static_cast<uint32_t>(step.rows.size()));
   transport_->Progress();  // a row may have been refused
-  FailPeerLinksOf(group, rows, decoded);
-  if (std::all_of(rows.begin(), rows.end(), [](const Sequence* row) { return !row->failure.ok(); })) return;
+  std::vector<Sequence*> rows;
+  for (const StepsUnderWay::Row& of : step.rows) {
+    if (of.sequence != nullptr) rows.push_back(of.sequence);
+  }
+  FailPeerLinksOf(*group, rows, completed);
+  if (std::none_of(step.rows.begin(), step.rows.end(), [](const auto& of) { return of.is_wanted(); })) return;
   ++metrics_.decode_steps;
   ++metrics_.peer_steps;
   ++metrics_.progress;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    Sequence& sequence = *rows[row];
-    if (!sequence.failure.ok()) continue;
-    for (size_t i = 0; i < sequence.shards.size(); ++i) {
-      const KvShard& shard = sequence.shards[i].shard;
-      TakeMasses(sequence, shard, group.batch(i).captured_mass(row));
-      CountRows(sequence, shard, group.batch(i).counts(row));
-    }
-    CountDenseLists(sequence);
-    ++sequence.next_position;
-    ++sequence.decode_steps;
-    if (sequence.next_position != sequence.known_tokens()) continue;
-    if (peer_rows_[row].draw.has_value()) {
-      TakeToken(sequence, group.batch(0).drawn_token(row), {});
-    } else {
-      TakeToken(sequence, std::nullopt, group.batch(0).logits(row));
-    }
+  for (size_t row = 0; row < step.rows.size(); ++row) {
+    if (step.rows[row].is_wanted()) TakePeerRow(*group, step.rows[row], row);
+  }
+}
+
+void Engine::TakePeerRow(const PeerStepGroup& group, const StepsUnderWay::Row& of, size_t row) {
+  Sequence& sequence = *of.sequence;
+  WINNOW_CHECK(of.position == sequence.next_position);
+  for (size_t i = 0; i < sequence.shards.size(); ++i) {
+    const KvShard& shard = sequence.shards[i].shard;
+    TakeMasses(sequence, shard, group.batch(i).captured_mass(row));
+    CountRows(sequence, shard, group.batch(i).counts(row));
+  }
+  CountDenseLists(sequence);
+  ++sequence.next_position;
+  ++sequence.decode_steps;
+  if (sequence.next_position != sequence.known_tokens()) return;
+  if (of.is_drawn) {
+    TakeToken(sequence, group.batch(0).drawn_token(row), {});
+  } else {
+    TakeToken(sequence, std::nullopt, group.batch(0).logits(row));
   }
 }
 
@@ -226,6 +298,7 @@ void Engine::FailPeerLink(PeerStepGroup& group, CacheLink& failed, const absl::S
                              .group = sequence.shards.front().link->peer_group(),
                              .batch_row = sequence.batch_row,
                              .sequence_id = sequence.sequence_id});
+      peer_steps_.Forget(sequence);
     }
     sequence.working_set.reset();
     sequence.peer_state = Sequence::PeerState::kNone;
@@ -297,7 +370,10 @@ void Engine::OnBatchRowAnswer(const CacheLink& link, Sequence& sequence, const w
 }
 
 void Engine::LeavePeerBatch(Sequence& sequence) {
-  if (sequence.batch_row >= 0) sequence.peer_group()->batch_rows().Free(sequence.batch_row, sequence.sequence_id);
+  if (sequence.batch_row >= 0) {
+    peer_steps_.Forget(sequence);
+    sequence.peer_group()->batch_rows().Free(sequence.batch_row, sequence.sequence_id);
+  }
   sequence.batch_row = -1;
   sequence.peer_state = Sequence::PeerState::kNone;
 }

@@ -32,10 +32,18 @@ bool PeerStepGroup::SharesBatch(std::span<const ShardLink> shards) const {
   });
 }
 
-absl::Status PeerStepGroup::Decode(std::span<const PeerStepBatch::Row> rows) {
+absl::Status PeerStepGroup::Launch(std::span<const PeerStepBatch::Row> rows) {
   for (const auto& batch : batches_) WINNOW_RETURN_IF_ERROR(batch->Prepare(rows));
+  return Together([rows](PeerStepBatch& batch) { return batch.Launch(rows); });
+}
+
+absl::Status PeerStepGroup::Complete() {
+  return Together([](PeerStepBatch& batch) { return batch.Complete(); });
+}
+
+absl::Status PeerStepGroup::Together(const std::function<absl::Status(PeerStepBatch& batch)>& work) {
   batches_.front()->RunTogether([&](int i) {
-    outcomes_[i] = batches_[i]->Decode(rows);
+    outcomes_[i] = work(*batches_[i]);
     if (outcomes_[i].ok()) return;
     // The other GPUs wait for this one.
     for (const auto& other : batches_) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <utility>
@@ -30,11 +31,12 @@ class PeerStepGroup {
   const PeerStepShape& shape() const { return batches_[0]->shape(); }
   BatchRows& batch_rows() { return batch_rows_; }
 
-  // The number of the next step, which cache ranks with rows in it are told.
+  // The number of the next step to be launched, which cache ranks with rows in it are told.
   uint32_t next_step() const { return batches_[0]->next_step(); }
-  // One step, begun once these cache ranks have been told of it. An error is a GPU's; what becomes of peer links is
-  // said by their status.
-  absl::Status Decode(std::span<const PeerStepBatch::Row> rows);
+  // Launches one step, once these cache ranks have been told of it, and waits for the oldest under way
+  // (PeerStepBatch). An error is a GPU's; what becomes of peer links is said by their status.
+  absl::Status Launch(std::span<const PeerStepBatch::Row> rows);
+  absl::Status Complete();
 
   // False at the first call.
   bool End() { return std::exchange(ended_, true); }
@@ -42,11 +44,13 @@ class PeerStepGroup {
 
  private:
   explicit PeerStepGroup(std::span<const ShardLink> shards);
+  // Of all GPUs at once.
+  absl::Status Together(const std::function<absl::Status(PeerStepBatch& batch)>& work);
 
   std::vector<std::shared_ptr<PeerStepBatch>> batches_;
   std::vector<std::weak_ptr<CacheLink>> links_;
   BatchRows batch_rows_;
-  std::vector<absl::Status> outcomes_;  // of the last step, by GPU
+  std::vector<absl::Status> outcomes_;  // of Together, by GPU
   bool ended_ = false;
 };
 

@@ -48,41 +48,19 @@ StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
 
 void StepLoop::Leave(Sequence& sequence) {
   if (sequence.step_row < 0) return;
-  for (Step& step : steps_) {
-    for (StepOf& of : step.rows) {
-      if (of.sequence == &sequence) of.sequence = nullptr;
-    }
-  }
+  steps_.Forget(sequence);
   client_.ClearRow(sequence.step_row);
   holders_[sequence.step_row] = nullptr;
   --num_sequences_;
   sequence.step_row = -1;
-  sequence.steps_under_way = 0;
-}
-
-const StepLoop::StepOf* StepLoop::UnderWay(const Sequence& sequence) const {
-  if (sequence.steps_under_way == 0) return nullptr;
-  for (const StepOf& of : steps_.back().rows) {
-    if (of.sequence == &sequence) return &of;
-  }
-  return nullptr;
 }
 
 std::optional<StepRow> StepLoop::NextRow(const Sequence& sequence) const {
-  if (sequence.cancelled || !sequence.failure.ok()) return std::nullopt;
-  StepRow next{.row = sequence.step_row, .position = sequence.next_position + sequence.steps_under_way};
-  next.draw = callbacks_.draw_for(sequence, next.position);
-  next.wants_logits = sequence.top_logprobs.has_value();
-  if (next.position < sequence.known_tokens()) {
-    next.token_id = sequence.token_at(next.position);
-    return next;
-  }
-  // Its token is that of the step under way: one that the device has, and not the last of the answer.
-  const StepOf* const before = UnderWay(sequence);
-  WINNOW_CHECK(before != nullptr && next.position == sequence.known_tokens());
-  const bool goes_on = sequence.generated.size() + 1 < sequence.stopping.max_tokens() && !sequence.hand_over &&
-                       next.position < sequence.max_positions;
-  if (!before->is_drawn || !goes_on) return std::nullopt;
+  std::optional<StepRow> next = steps_.NextOf(sequence);
+  if (!next.has_value()) return std::nullopt;
+  next->row = sequence.step_row;
+  next->draw = callbacks_.draw_for(sequence, next->position);
+  next->wants_logits = sequence.top_logprobs.has_value();
   return next;
 }
 
@@ -102,7 +80,7 @@ void StepLoop::Drain() {
 void StepLoop::Launch(std::span<Sequence* const> rows) {
   planned_.clear();
   bool awaits_draw = false;
-  Step step{.number = num_steps_ + 1, .rows = {}};
+  StepsUnderWay::Step step{.number = num_steps_ + 1, .rows = {}};
   for (Sequence* sequence : rows) {
     const std::optional<StepRow> next = NextRow(*sequence);
     if (!next.has_value()) continue;
@@ -121,9 +99,8 @@ void StepLoop::Launch(std::span<Sequence* const> rows) {
                           static_cast<uint32_t>(planned_.size()));
   client_.Plan(planned_);
   if (!client_.Launch().ok()) return;  // the device's failure, which ends the rank
-  for (const StepOf& of : step.rows) ++of.sequence->steps_under_way;
   ++num_steps_;
-  steps_.push_back(std::move(step));
+  steps_.Add(std::move(step));
   awaits_draw_ = awaits_draw;
   if (!awaits_draw_) Draw();
 }
@@ -131,8 +108,8 @@ void StepLoop::Launch(std::span<Sequence* const> rows) {
 void StepLoop::Draw() {
   awaits_draw_ = false;
   masked_rows_.clear();
-  for (const StepOf& of : steps_.back().rows) {
-    if (!of.is_restricted || of.sequence == nullptr || of.sequence->cancelled || !of.sequence->failure.ok()) continue;
+  for (const StepsUnderWay::Row& of : steps_.newest().rows) {
+    if (!of.is_restricted || !of.is_wanted()) continue;
     WINNOW_CHECK(of.sequence->known_tokens() == of.position + 1);
     const absl::Status filled =
         callbacks_.fill_mask(*of.sequence, of.position, client_.vocab_size(), client_.token_mask(of.row));
@@ -146,8 +123,7 @@ void StepLoop::Draw() {
 }
 
 void StepLoop::Complete() {
-  const Step step = std::move(steps_.front());
-  steps_.pop_front();
+  const StepsUnderWay::Step step = steps_.TakeOldest();
   const auto num_rows = static_cast<uint32_t>(step.rows.size());
   {
     const TimelineSpan span(metrics_.timeline, Span::kAwaitStep, kNoLayer, step.number, num_rows);
@@ -162,9 +138,8 @@ void StepLoop::Complete() {
   ++metrics_.local_steps;
   ++metrics_.progress;
   sent_.clear();
-  for (const StepOf& of : step.rows) {
-    if (of.sequence != nullptr) --of.sequence->steps_under_way;
-    if (of.sequence == nullptr || of.sequence->cancelled || !of.sequence->failure.ok()) {
+  for (const StepsUnderWay::Row& of : step.rows) {
+    if (!of.is_wanted()) {
       ++metrics_.local_rows_dropped;
       continue;
     }
@@ -175,12 +150,12 @@ void StepLoop::Complete() {
   }
   // First, because what a token brings about (its sequence's end) may need the rows there.
   if (!sent_.empty()) sender_.Send(sent_);
-  for (const StepOf& of : step.rows) {
-    if (of.sequence != nullptr && !of.sequence->cancelled && of.sequence->failure.ok()) TakeRow(of);
+  for (const StepsUnderWay::Row& of : step.rows) {
+    if (of.is_wanted()) TakeRow(of);
   }
 }
 
-void StepLoop::TakeRow(const StepOf& of) {
+void StepLoop::TakeRow(const StepsUnderWay::Row& of) {
   Sequence& sequence = *of.sequence;
   WINNOW_CHECK(of.position == sequence.next_position);
   CountSelection(sequence, of);
@@ -194,7 +169,7 @@ void StepLoop::TakeRow(const StepOf& of) {
 }
 
 // Lists that attend to everything hold all of the mass.
-void StepLoop::CountSelection(Sequence& sequence, const StepOf& of) {
+void StepLoop::CountSelection(Sequence& sequence, const StepsUnderWay::Row& of) {
   const SelectionSpec& spec = sequence.spec;
   const uint64_t lists = layout_.num_lists();
   uint64_t dense = 0;

@@ -1,7 +1,6 @@
 #pragma once
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <optional>
 #include <span>
@@ -13,20 +12,19 @@
 #include "inference_rank/sequence/sequence.h"
 #include "inference_rank/step/step_client.h"
 #include "inference_rank/step/step_rows_sender.h"
+#include "inference_rank/step/steps_under_way.h"
 
 namespace winnow {
 
 // Runs the decode steps of sequences whose KV lies where they are computed (SlotOrder::kByPosition), ahead of what the
-// host knows: the next step is launched before the tokens of the one under way have come. A sequence holds a row of the
-// batch from its first such step until it leaves. Where its answer ends with a token that the host has yet to see, the
-// step launched meanwhile has computed one row too many, which is dropped.
+// host knows (StepsUnderWay). A sequence holds a row of the batch from its first such step until it leaves.
 //
 // What a row may draw can depend on the token before (a grammar, words that are not to be said). The step that draws is
 // then launched up to its logits, and what the rows may draw is worked out while they are computed.
 //
 // The rows of a step go to the cache ranks once the host has them, one step late, so that there every sequence stands
 // as it would after a step by frames: what needs it (another rank that attaches, a fork, a sequence that resumes) finds
-// it there. Sequence::next_position counts what has come to the host. Engine thread.
+// it there. Engine thread.
 class StepLoop {
  public:
   struct Callbacks {
@@ -64,29 +62,14 @@ class StepLoop {
   int num_sequences() const { return num_sequences_; }
 
  private:
-  // A row of a step under way.
-  struct StepOf {
-    Sequence* sequence = nullptr;  // null: it has left
-    int row = 0;
-    uint32_t position = 0;
-    bool is_drawn = false;  // on the device
-    bool is_restricted = false;
-    bool has_logits = false;
-  };
-  struct Step {
-    uint64_t number = 0;
-    std::vector<StepOf> rows;
-  };
-
   // What the sequence's next step computes; nullopt while it cannot be said.
   std::optional<StepRow> NextRow(const Sequence& sequence) const;
-  const StepOf* UnderWay(const Sequence& sequence) const;
   void Launch(std::span<Sequence* const> rows);
   // Has the step launched last draw its tokens.
   void Draw();
   void Complete();
-  void TakeRow(const StepOf& of);
-  void CountSelection(Sequence& sequence, const StepOf& of);
+  void TakeRow(const StepsUnderWay::Row& of);
+  void CountSelection(Sequence& sequence, const StepsUnderWay::Row& of);
 
   StepClient& client_;
   StepRowsSender sender_;
@@ -96,8 +79,8 @@ class StepLoop {
 
   std::vector<Sequence*> holders_;  // [max_rows]
   int num_sequences_ = 0;
-  std::deque<Step> steps_;    // under way, oldest first
-  bool awaits_draw_ = false;  // of the last of them
+  StepsUnderWay steps_;
+  bool awaits_draw_ = false;  // of the newest of them
   std::vector<int> masked_rows_;
   uint64_t num_steps_ = 0;
   // Of the step at hand:

@@ -163,11 +163,18 @@ void DecodeGraph::EnqueueIndexBudget(int row, uint32_t budget) {
 }
 
 void DecodeGraph::EnqueueInputs(const Inputs& pinned) {
-  device_.CopyAsync(state_.next.token_ids, pinned.token_ids, InputBytes(max_rows()), stream_);  // the first of all
+  // One region, of which tokens are the first part.
+  const auto* const region = reinterpret_cast<const std::byte*>(pinned.token_ids);
+  const auto* const behind_tokens = reinterpret_cast<const std::byte*>(pinned.positions);
+  device_.CopyAsync(state_.next.positions, behind_tokens, InputBytes(max_rows()) - (behind_tokens - region), stream_);
+}
+
+void DecodeGraph::EnqueueToken(int row, const Inputs& pinned) {
+  device_.CopyAsync(state_.next.token_ids + row, pinned.token_ids + row, sizeof(uint32_t), stream_);
 }
 
 void DecodeGraph::EnqueueRow(int row, const Inputs& pinned) {
-  device_.CopyAsync(state_.next.token_ids + row, pinned.token_ids + row, sizeof(uint32_t), stream_);
+  EnqueueToken(row, pinned);
   device_.CopyAsync(state_.next.positions + row, pinned.positions + row, sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.next.draws + row, pinned.draws + row, sizeof(cuda::SampleRow), stream_);
 }

@@ -136,9 +136,10 @@ class DecodeGraph {
 
   // The rows of the coming steps, at most the slots' max_rows. Between steps only; waits for the device.
   absl::Status SetRows(std::span<const std::optional<DecodeRow>> rows);
-  // The same for all max_rows rows of the next step and their cache ranks, from pinned memory that stays as it is until
-  // the step has ended: enqueued on stream().
+  // The positions and draws of all max_rows rows of the next step and their cache ranks, from pinned memory that stays
+  // as it is until the step has ended: enqueued on stream(). A row whose token is not said goes on with what it drew.
   void EnqueueInputs(const Inputs& pinned);
+  void EnqueueToken(int row, const Inputs& pinned);
   // The same for one row alone: the token, position and draw at its place in `pinned`.
   void EnqueueRow(int row, const Inputs& pinned);
   // What the row attends to from the next step on, in place of what the slots' shape says. Read before this returns.
