@@ -1,12 +1,12 @@
 /* Slots of an inference rank that a cache rank's GPU writes into: grant, write, notify, cancel, reuse.
  *
  * A sequence takes a batch row of a peer link (inference_rank/engine/engine_peer_steps.cc) with slot pages behind it. The inference
- * rank grants it by a frame (kBatchRow), which the cache rank answers (kBatchRowAnswer). Each step is announced (kStepPlan); the
- * cache rank's host launches kernels, which wait for the step's query, store rows straight into the slots and raise a
+ * rank grants it by a frame (kBatchRow), which the cache rank answers (kBatchRowAnswer). Each step is announced (kStepPlan),
+ * perhaps before the one before it has ended; the cache rank's host launches kernels, which wait for the step's query, store rows straight into the slots and raise a
  * flag. Nobody checks rows that come this way: whoever has the slots when a row arrives attends to it. So the one rule
  * is that slots have another owner only when nobody will write into them for the old one.
  *
- * That is known when the step under way has given all of its flags, or when the peer link has ended on the other side, too.
+ * That is known when all steps under way have given all of their flags, or when the peer link has ended on the other side, too.
  * A cancel waits for the former; a peer link whose step runs out of time leaves its batch rows and pages in quarantine for the
  * latter.
  *
@@ -24,6 +24,7 @@
  * Each of these must be found wrong:
  *   -DPLANTED_REUSE_ON_TIMEOUT   a peer link that has failed gives its batch rows back without waiting for the other side
  *   -DPLANTED_CANCEL_AT_ONCE     a cancel gives the batch row back while a step is under way
+ *   -DPLANTED_CANCEL_AHEAD       a cancel waits for the step that ends next, and not for the one announced behind it
  *   -DPLANTED_LOST_ROW           a sequence that is cancelled while its grant is under way keeps its batch row for ever
  *   -DHOST_STOPS                 the quarantine is a time, so that it does not cover an announcement that the host of
  *                                the cache rank has received and launches only after it: one that is stopped for longer
@@ -51,7 +52,7 @@ bool cancelled[SEQUENCES + 1];
 
 byte has_row[ROWS];     /* by the cache rank's book */
 byte writes_for[ROWS];  /* kernels under way: for this sequence */
-bool flag[ROWS];        /* notified */
+byte flag[ROWS];        /* steps that have given all of theirs, of those announced last */
 bool link_ended;         /* the inference rank has given the peer link up */
 bool may_time_out = true;
 
@@ -82,27 +83,36 @@ inline leave(q) {
 /* Takes batch row `s` for sequence `q`, loads what it starts with, and asks. */
 inline take_row(q, s) {
   d_step {
-    owner[s] = q; slot[s] = q; row_of[q] = s; state[q] = ASKED; flag[s] = false
+    owner[s] = q; slot[s] = q; row_of[q] = s; state[q] = ASKED; flag[s] = 0
   }
   to_cache ! ROW, s, q;
 }
 
-/* One step of sequence `q`. Without `goto` out of it the step is over: its flag has come. */
+/* A step of sequence `q`, or two, the second launched before the first has ended. Without `goto` out of it they are over:
+ * their flags have come. */
 inline decode(q) {
   s = row_of[q];
-  flag[s] = false;
+  flag[s] = 0;
+  announced = 1;
   to_cache ! PLAN, s, q;
   if
-  :: flag[s] -> skip
+  :: steps_left[q] > 1 -> announced = 2; to_cache ! PLAN, s, q
+  :: true
+  fi;
+  if
+  :: flag[s] == announced -> skip
 #ifdef PLANTED_CANCEL_AT_ONCE
   :: cancelled[q] -> leave(q); goto next
+#endif
+#ifdef PLANTED_CANCEL_AHEAD
+  :: flag[s] > 0 && cancelled[q] -> leave(q); goto next
 #endif
   :: may_time_out -> /* the peer link has failed: frames that have not arrived yet may be lost */
      may_time_out = false; link_ended = true;
      goto failed
   fi;
   assert(slot[s] == q && owner[s] == q); /* what attention reads */
-  steps_left[q]--;
+  steps_left[q] = steps_left[q] - announced;
   if
   :: steps_left[q] == 0 -> leave(q)
   :: else
@@ -117,7 +127,7 @@ inline decode(q) {
 #define decodes(x) (state[x] == IN_BATCH && !cancelled[x])
 
 active proctype InferenceRank() {
-  byte s, q, other;
+  byte s, q, other, announced;
   steps_left[1] = 2;
 next:
   do
@@ -224,10 +234,10 @@ end:
   do
   :: atomic { under_way(0) -> s = 0 };
      atomic { under_way(0) -> assert(owner[0] == writes_for[0]); slot[0] = writes_for[0] };
-     atomic { if :: under_way(0) -> flag[0] = true; writes_for[0] = NOBODY :: else fi }
+     atomic { if :: under_way(0) -> flag[0]++; writes_for[0] = NOBODY :: else fi }
   :: atomic { under_way(1) -> s = 1 };
      atomic { under_way(1) -> assert(owner[1] == writes_for[1]); slot[1] = writes_for[1] };
-     atomic { if :: under_way(1) -> flag[1] = true; writes_for[1] = NOBODY :: else fi }
+     atomic { if :: under_way(1) -> flag[1]++; writes_for[1] = NOBODY :: else fi }
   od
 }
 

@@ -48,12 +48,13 @@ absl::Status PeerIntake::HandlePlan(InferenceLink& link, const ReceivedFrame& fr
     const DevicePeerLink::Row on_peer_link{.sequence_id = row.sequence_id,
                                            .attach_epoch = row.attach_epoch,
                                            .position = row.position,
-                                           .batch_row = static_cast<int>(row.flags)};
+                                           .batch_row = static_cast<int>(row.flags),
+                                           .plan = header.plan};
     if (!link.peer_link->HasRow(on_peer_link) || row.position >= sequence->kv.max_positions()) {
       selector_->Refuse(link, header.plan, *sequence, 0);
       continue;
     }
-    sequence->journal.Record(row.position, row.token_id);
+    if (row.position > 0) sequence->journal.Record(row.position - 1, row.token_id);
     rows_.push_back(on_peer_link);
   }
   const TimelineSpan span(metrics_->timeline, Span::kLaunchStep, kNoLayer, header.plan,
@@ -106,7 +107,7 @@ void PeerIntake::TakeRows(InferenceLink& link, bool wait) {
   const KvLayout layout = LayoutOf(layout_, link.peer_link->shard());
   link.peer_link->TakeRows(wait, [&](const DevicePeerLink::Row& row, const std::byte* kv, std::span<const float> masses,
                                      const DevicePeerLink::RowCounts& counts) {
-    const TimelineSpan span(metrics_->timeline, Span::kAppend, kNoLayer, row.position, 1);
+    const TimelineSpan span(metrics_->timeline, Span::kAppend, kNoLayer, row.plan, 1);
     // Whatever has become of the sequence.
     metrics_->selection_lookups.Add(counts.lookups);
     metrics_->selection_hits.Add(counts.lookups - counts.misses);

@@ -36,6 +36,7 @@ class DevicePeerLink {
     uint32_t attach_epoch = 0;
     uint32_t position = 0;
     int batch_row = 0;
+    uint64_t plan = 0;  // of its frame
   };
   // Rows that a row's lists have selected, unless they attend to everything, and how many of these they lacked; rows
   // that were sent, to all lists.

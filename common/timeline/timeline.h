@@ -12,15 +12,15 @@ namespace winnow {
 enum class Span : uint8_t {
   kPrefillChunk,       // inference rank: a chunk of one prompt
   kStep,               // inference rank: a decode iteration
-  kLaunchStep,         // inference rank: a decode step over KV of its own is planned and launched
+  kLaunchStep,         // a decode step over KV of the rank's own, or from GPU to GPU, is planned and launched
   kAwaitStep,          // inference rank: the end of such a step is waited for
-  kFinishStep,         // inference rank: its rows are sent and its tokens taken, while the next one runs
+  kFinishStep,         // inference rank: rows are sent and tokens taken, while the next one runs
   kPublish,            // inference rank: a layer's rows and queries are made resident and sent
   kAwaitRoom,          // inference rank: a prompt's rows wait for room on their way to the cache rank
   kAwaitRows,          // inference rank: a layer waits for its selection: what is not hidden behind compute
   kTakeRows,           // inference rank: a frame of rows that have come is written to slots
   kAwaitVerification,  // inference rank: a layer waits for the quality guard
-  kAppend,             // cache rank: a layer's rows and queries arrive
+  kAppend,             // cache rank: rows and queries arrive, of a layer or of a step
   kSelect,             // cache rank: a layer's rows are scored and selected
   kSend,               // cache rank: what a layer has selected is gathered and goes out
   kVerify,             // cache rank: real queries are checked and corrected

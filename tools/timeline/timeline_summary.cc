@@ -63,7 +63,8 @@ void AppendRows(std::span<const v1::StopTimelineResponse> timelines, Phase phase
 
 std::string SummarizeTimelines(std::span<const v1::StopTimelineResponse> timelines) {
   std::string table;
-  if (const uint64_t steps = CountOf(timelines, "step"); steps > 0) {
+  // Those that wait for their end at once, and those that run ahead of the host.
+  if (const uint64_t steps = CountOf(timelines, "step") + CountOf(timelines, "finish step"); steps > 0) {
     absl::StrAppendFormat(&table, "%d decode steps; mean us per step\n%-16s %-16s %9s  %s\n", steps, "rank", "span",
                           "all", "by layer");
     AppendRows(timelines, Phase::kDecode, 1.0 / static_cast<double>(steps), table);

@@ -129,7 +129,7 @@ struct PlanRow {
   uint64_t sequence_id;
   uint32_t attach_epoch;
   uint32_t position;
-  uint32_t token_id;          // the row's input token: the journal
+  uint32_t token_id;          // the row's input token, over a peer link that of the position before: the journal
   uint32_t pool_slots;        // over all lists of the shard: both sides must have worked out the same
   uint32_t grant_generation;  // of those pool slots
   uint32_t flags;             // over a peer link: the row of the batch

@@ -124,6 +124,7 @@ class PeerIntakeTest : public testing::Test {
       row.sequence_id = rows[i].id;
       row.attach_epoch = rows[i].attach_epoch;
       row.position = rows[i].position;
+      row.token_id = 1000 + rows[i].position - 1;
       row.flags = rows[i].batch_row;
       std::memcpy(payload.data() + i * sizeof row, &row, sizeof row);
     }
@@ -184,6 +185,16 @@ TEST_F(PeerIntakeTest, StoresTheRowsOfPlansThatHaveEnded) {
   EXPECT_THAT(rank_->failed, IsEmpty());
 }
 
+// A plan is announced while its own token is still being drawn.
+TEST_F(PeerIntakeTest, AJournalHasTheTokensThatWereKnownWhenAPlanWasAnnounced) {
+  AskForBatchRow(1, 0);
+  SendPlan({{1, kPrompt, 0}});
+  SendPlan({{1, kPrompt + 1, 0}});
+  const SequenceJournal& journal = cluster_.data_plane->store().Find(1)->journal;
+  EXPECT_EQ(journal.first_position, kPrompt - 1);
+  EXPECT_THAT(journal.token_ids, ElementsAre(1000 + kPrompt - 1, 1000 + kPrompt));
+}
+
 TEST_F(PeerIntakeTest, APlanWithASequenceTwiceEndsTheLink) {
   AskForBatchRow(1, 0);
   SendPlan({{1, kPrompt, 0}, {1, kPrompt, 1}});
@@ -219,14 +230,15 @@ TEST_F(PeerIntakeTest, AskingForABatchRowThatThereIsNotEndsTheLink) {
   ExpectTheLinkEnds();
 }
 
-TEST_F(PeerIntakeTest, APlanThatComesWhileTwoAreUnderWayEndsTheLink) {
+TEST_F(PeerIntakeTest, APlanThatComesWhileThreeAreUnderWayEndsTheLink) {
   AskForBatchRow(1, 0);
   SendPlan({{1, kPrompt, 0}});
   SendPlan({{1, kPrompt + 1, 0}});
   SendPlan({{1, kPrompt + 2, 0}});
-  EXPECT_EQ(peer_link().launches, 2);
+  SendPlan({{1, kPrompt + 3, 0}});
+  EXPECT_EQ(peer_link().launches, 3);
   ExpectTheLinkEnds();
-  EXPECT_EQ(WatermarkOf(1), kPrompt + 2) << "what was under way is stored";
+  EXPECT_EQ(WatermarkOf(1), kPrompt + 3) << "what was under way is stored";
 }
 
 TEST_F(PeerIntakeTest, ASequenceWithoutABatchRowIsRefusedAloneAndTheOthersGoOn) {

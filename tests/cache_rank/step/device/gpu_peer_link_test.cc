@@ -106,7 +106,7 @@ class GpuPeerLinkTest : public testing::Test {
   std::unique_ptr<GpuPeerLink> peer_link_;
 };
 
-TEST_F(GpuPeerLinkTest, HasTwoPlansUnderWayAndRefusesAThird) {
+TEST_F(GpuPeerLinkTest, HasThreePlansUnderWayAndRefusesAFourth) {
   peer_.RunAhead(peer_link_->address());
   const CachedSequence& sequence = Open(1, kPrompt);
   ASSERT_THAT(AssignRow(2, sequence), IsOkStatus());
@@ -115,9 +115,10 @@ TEST_F(GpuPeerLinkTest, HasTwoPlansUnderWayAndRefusesAThird) {
   };
   ASSERT_THAT(launch(1, kPrompt), IsOkStatus());
   ASSERT_THAT(launch(2, kPrompt + 1), IsOkStatus());
-  EXPECT_THAT(launch(3, kPrompt + 2), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("2 before it")));
-  EXPECT_THAT(TakeRows(), ElementsAre(1, 1));
-  EXPECT_THAT(launch(3, kPrompt + 2), IsOkStatus()) << "nothing was begun";
+  ASSERT_THAT(launch(3, kPrompt + 2), IsOkStatus());
+  EXPECT_THAT(launch(4, kPrompt + 3), FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("3 before it")));
+  EXPECT_THAT(TakeRows(), ElementsAre(1, 1, 1));
+  EXPECT_THAT(launch(4, kPrompt + 3), IsOkStatus()) << "nothing was begun";
   EXPECT_THAT(TakeRows(), ElementsAre(1));
 }
 
