@@ -47,6 +47,7 @@ v1::SelectionSpec ToProto(const SelectionSpec& spec) {
   proto.set_candidate_factor(spec.candidate_factor);
   proto.set_min_candidate_tokens(spec.min_candidate_tokens);
   proto.set_score_all_below_tokens(spec.score_all_below_tokens);
+  proto.set_group_candidate_tokens(spec.group_candidate_tokens);
   proto.set_dense_below_tokens(spec.dense_below_tokens);
   proto.set_key_copy(Out<v1::KeyCopy>(spec.key_copy));
   proto.set_group_aggregation(Out<v1::GroupAggregation>(spec.group_aggregation));
@@ -78,6 +79,7 @@ absl::StatusOr<SelectionSpec> FromProto(const v1::SelectionSpec& proto) {
                      .candidate_factor = proto.candidate_factor(),
                      .min_candidate_tokens = proto.min_candidate_tokens(),
                      .score_all_below_tokens = proto.score_all_below_tokens(),
+                     .group_candidate_tokens = proto.group_candidate_tokens(),
                      .dense_below_tokens = proto.dense_below_tokens(),
                      .epsilon = proto.epsilon(),
                      .budget_tokens = proto.budget_tokens() == 0 ? kUnlimitedBudget : proto.budget_tokens(),

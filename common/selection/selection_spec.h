@@ -80,6 +80,8 @@ struct SelectionSpec {
   uint32_t candidate_factor = 4;         // two-stage: keys that the first stage leaves, in budgets ...
   uint32_t min_candidate_tokens = 8192;  // ... and at least: small budgets lose rows to page bounds otherwise
   uint32_t score_all_below_tokens = 0;   // two-stage: every key is scored while fewer than these are selectable
+  // Two-stage: rows of the groups of pages that are left to the first stage (page_groups.h); 0: all.
+  uint32_t group_candidate_tokens = 0;
   uint32_t dense_below_tokens = 0;       // positions below attend to everything (attended_set.h)
   KeyCopy key_copy = KeyCopy::kNone;
   GroupAggregation group_aggregation = GroupAggregation::kSoftmaxSum;

@@ -128,6 +128,13 @@ std::vector<SelectionField> ScorerFields() {
        .meaning = "two-stage: with fewer selectable rows than these every key is scored",
        .cost = "reads every key up to that length",
        .per_request = true},
+      {.name = "group_candidate_tokens",
+       .value = Integer(&SelectionSpec::group_candidate_tokens, 0, 1u << 24),
+       .meaning =
+           "two-stage: of contexts that have more, the bounds of groups of 16 pages leave groups of so many rows, "
+           "whose pages are then told apart by their own bounds; 0: the bounds of every page are read",
+       .cost = "fewer pages missed, more bounds read: with 0 they grow with the context",
+       .per_request = true},
       {.name = "key_copy",
        .value = Choice<&SelectionSpec::key_copy>({
            {"none", "scores are computed from the keys", ""},

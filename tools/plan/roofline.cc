@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/base/page_groups.h"
+
 namespace winnow {
 namespace {
 
@@ -23,7 +25,8 @@ PlanScorer ScorerOf(const SelectionSpec& spec, double kv_element_bytes) {
                     .page_tokens = static_cast<int>(spec.page_tokens),
                     .candidate_factor = static_cast<int>(spec.candidate_factor),
                     .min_candidate_tokens = static_cast<int>(spec.min_candidate_tokens),
-                    .score_all_below_tokens = static_cast<int>(spec.score_all_below_tokens)};
+                    .score_all_below_tokens = static_cast<int>(spec.score_all_below_tokens),
+                    .group_candidate_tokens = static_cast<int>(spec.group_candidate_tokens)};
   if (IsDense(spec) || spec.predictor == Predictor::kFixed) {
     scorer.kind = PlanScorer::Kind::kNone;
   } else if (spec.scorer == Scorer::kToken || spec.scorer == Scorer::kIndexer) {
@@ -105,7 +108,12 @@ double ScoredBytes(const PlanModel& model, const PlanScorer& scorer, const PlanW
       const double candidates =
           std::max<double>(scorer.candidate_factor * load.budget_tokens, scorer.min_candidate_tokens);
       const bool scores_all = load.context_tokens < scorer.score_all_below_tokens || load.context_tokens <= candidates;
-      return scores_all ? context_keys : pages + candidates * key_bytes;
+      if (scores_all) return context_keys;
+      // Above so many rows bounds of groups of pages are read, and of the pages of those that stay.
+      const double of_groups = std::max<double>(scorer.group_candidate_tokens, candidates);
+      const bool by_groups = scorer.group_candidate_tokens > 0 && load.context_tokens > of_groups;
+      const double bounds = by_groups ? pages / kGroupPages + of_groups * key_bytes * 2 / scorer.page_tokens : pages;
+      return bounds + candidates * key_bytes;
     }
   }
   return 0;

@@ -39,6 +39,7 @@ struct PlanScorer {
   int candidate_factor = 4;
   int min_candidate_tokens = 8192;
   int score_all_below_tokens = 30720;
+  int group_candidate_tokens = 0;
 };
 
 // What a specification comes to; without a copy of the keys their elements are those of the rows.

@@ -23,6 +23,9 @@ HeadContext::HeadContext(const KernelTable& kernels, const SelectionModel& model
       heads_per_list(model.group_size / static_cast<int>(num_lists)),
       sums_softmaxes(spec.group_aggregation == GroupAggregation::kSoftmaxSum),
       scores_every_key(ScoresEveryKey()),
+      page_groups(scores_every_key || spec.scorer != Scorer::kTwoStage
+                      ? PageGroups()
+                      : PageGroupsOf(spec, question.budget_tokens, first_row, last_row)),
       queries(queries),
       page_queries(page_queries) {
   WINNOW_CHECK(num_lists == ListsPerHead(spec, model));

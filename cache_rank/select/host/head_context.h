@@ -7,6 +7,7 @@
 #include "cache_rank/select/host/select_scratch.h"
 #include "cache_rank/select/scorer/row_groups.h"
 #include "cache_rank/select/scorer/token_scorer.h"
+#include "common/selection/page_groups.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
@@ -41,10 +42,11 @@ struct HeadContext {
   const uint32_t page_tokens;          // 0: no pages
   const int group_size;
   const int heads_per_list;
-  const bool sums_softmaxes;    // importance is a sum of softmaxes
-  const bool scores_every_key;  // selects by scores of all rows; otherwise of pages
-  float* const queries;         // [group, head_dim], behind them the measured ones of the position before
-  float* const page_queries;    // [group, 2 * head_dim], behind them likewise; without scores_every_key
+  const bool sums_softmaxes;     // importance is a sum of softmaxes
+  const bool scores_every_key;   // selects by scores of all rows; otherwise of pages
+  const PageGroups page_groups;  // two-stage, without scores_every_key
+  float* const queries;          // [group, head_dim], behind them the measured ones of the position before
+  float* const page_queries;     // [group, 2 * head_dim], behind them likewise; without scores_every_key
 
   bool measures_previous() const { return question.measured != nullptr && question.measured_position != position; }
   bool measures_itself() const { return question.measured != nullptr && !measures_previous(); }

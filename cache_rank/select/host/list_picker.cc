@@ -1,9 +1,13 @@
 #include "cache_rank/select/host/list_picker.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "cache_rank/select/policy/mass.h"
 #include "cache_rank/select/policy/top_k.h"
 #include "cache_rank/select/policy/top_pages.h"
 #include "cache_rank/select/scorer/captured_mass.h"
+#include "cache_rank/select/scorer/page_group_scorer.h"
 #include "cache_rank/select/scorer/row_groups.h"
 
 namespace winnow {
@@ -82,11 +86,43 @@ void ListPicker::PickPages(ListHeads heads, std::vector<uint32_t>* selected) {
   scratch_.scored_key_bytes += scratch_.mass.scored_key_bytes - before;
 }
 
+PageUnits ListPicker::CandidatePages(ListHeads heads) {
+  float* const units = scratch_.units.Reserve(head_.num_units());
+  const float* importance = units;
+  if (head_.page_groups.leaves_out()) {
+    ScorePagesOfGroups(heads, units);
+  } else {
+    importance = PageImportance(GroupAggregation::kMax, heads);
+  }
+  return ReducePages(importance, head_.page_tokens, head_.page_tokens, head_.first_row, head_.last_row, units);
+}
+
+void ListPicker::ScorePagesOfGroups(ListHeads heads, float* importance) {
+  static_assert(kGroupPages == kKeyGroup);
+  const PageGroups& groups = head_.page_groups;
+  const uint32_t num_pages = head_.last_row / head_.page_tokens;
+  const float* const queries = head_.page_queries + static_cast<int64_t>(heads.first) * 2 * head_.model.head_dim;
+  KeyTable pages = head_.Pages(head_.question.index.bounds);
+  ScorePageGroups(pages, queries, heads.count, groups, scratch_.importance.Reserve(groups.end));
+  head_.CountBytes(pages, (groups.end - groups.begin) * kGroupPages * DtypeBytes(pages.dtype, pages.head_dim));
+  std::vector<uint32_t>& kept = scratch_.kept_groups;
+  KeptPageGroups(head_.kernels, scratch_.importance.Reserve(groups.end), groups, num_pages, scratch_.top_k, &kept);
+  pages.groups = kept.data();
+  pages.num_keys = static_cast<uint32_t>(kept.size()) * kGroupPages;
+  const Scores scores = head_.ScoresOf(pages, queries, heads.count, scratch_.tail);
+  float* const of_kept = scratch_.importance.Reserve(pages.num_keys);
+  AggregateScores(GroupAggregation::kMax, scores, heads.count, 0, pages.num_keys, of_kept);
+  // Groups that stay hold as many rows as are wanted of pages, and none of the others is the better one.
+  std::fill_n(importance, num_pages, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < kept.size(); ++i) {
+    const uint32_t first = kept[i] * kGroupPages;
+    std::copy_n(of_kept + i * kGroupPages, std::min(kGroupPages, num_pages - first), importance + first);
+  }
+}
+
 // Sinks, candidate pages and recent window are scored together: importance is relative to all that is known.
 void ListPicker::PickCandidates(ListHeads heads, std::vector<uint32_t>* selected) {
-  const PageUnits pages =
-      ReducePages(PageImportance(GroupAggregation::kMax, heads), head_.page_tokens, head_.page_tokens, head_.first_row,
-                  head_.last_row, scratch_.units.Reserve(head_.num_units()));
+  const PageUnits pages = CandidatePages(heads);
   TopPages(head_.kernels, pages, head_.CandidateRows(), scratch_.top_k, &scratch_.chosen);
   RowGroups& groups = scratch_.groups;
   ListUnitGroups(head_.Fixed(head_.last_row), pages, scratch_.chosen, &groups);

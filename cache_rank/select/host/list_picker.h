@@ -29,6 +29,9 @@ class ListPicker {
   // Importance of rows or pages [first, last) for some heads, from the shared scores.
   const float* Importance(GroupAggregation aggregation, ListHeads heads, uint32_t first, uint32_t last);
   const float* PageImportance(GroupAggregation aggregation, ListHeads heads);
+  // Two-stage: all pages, of which those that groups leave out have the least importance.
+  PageUnits CandidatePages(ListHeads heads);
+  void ScorePagesOfGroups(ListHeads heads, float* importance);
   // For the mass policy over candidates, in scratch: what sinks and window hold, and what pages that are no candidates
   // may hold, by the stop rule.
   void BoundUnread(ListHeads heads, uint32_t first_column, uint32_t last_column);

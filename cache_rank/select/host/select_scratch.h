@@ -18,7 +18,7 @@ struct SelectScratch {
   ScratchBuffer<float> queries, page_queries, scores, tail, importance, units;
   SoftmaxScratch softmax, page_softmax, bound_softmax, measured;
   ScratchBuffer<uint32_t> top_k;
-  std::vector<uint32_t> chosen, merged;
+  std::vector<uint32_t> chosen, merged, kept_groups;
   std::vector<std::vector<uint32_t>> lists;  // SelectUnion: of each query head
   std::vector<QueryHeadMask> marks;          // SelectUnion: by row
   RowGroups groups, candidates;

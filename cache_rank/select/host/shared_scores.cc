@@ -27,11 +27,15 @@ bool WantsBounds(const HeadContext& head) {
   return !head.scores_every_key && ((head.measures_itself() && !head.question.measures_exactly) ||
                                     (NeedsMass(head) && head.spec.stop_rule == StopRule::kBound));
 }
-bool WantsPageScores(const HeadContext& head) {
+bool SelectsByPageScores(const HeadContext& head) {
   return !head.scores_every_key && (head.spec.scorer == Scorer::kTwoStage || !head.sums_softmaxes);
 }
+// Where groups leave some pages out, each list has others to score.
+bool WantsPageScores(const HeadContext& head) {
+  return SelectsByPageScores(head) && !head.page_groups.leaves_out();
+}
 bool WantsPageSoftmax(const HeadContext& head) {
-  return !head.scores_every_key && !WantsPageScores(head) && (IsCuboid(head) || !WantsBounds(head));
+  return !head.scores_every_key && !SelectsByPageScores(head) && (IsCuboid(head) || !WantsBounds(head));
 }
 bool WantsMeasuringBounds(const HeadContext& head) {
   return !head.scores_every_key && head.measures_previous() && !head.question.measures_exactly;
@@ -134,7 +138,8 @@ void ScoreShared(std::span<const HeadContext> heads, std::span<SharedScores> sco
       .Softmax(&SharedScores::measuring_bounds, scratch.measured);
   scratch.measured_key_bytes += std::exchange(scratch.scored_key_bytes, scored) - scored;
   for (size_t i = 0; i < heads.size(); ++i) {
-    const bool bounds_select = !heads[i].scores_every_key && !WantsPageScores(heads[i]) && !WantsPageSoftmax(heads[i]);
+    const bool bounds_select =
+        !heads[i].scores_every_key && !SelectsByPageScores(heads[i]) && !WantsPageSoftmax(heads[i]);
     if (bounds_select) scores[i].softmaxes = scores[i].bounds;
   }
 }

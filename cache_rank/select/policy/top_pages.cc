@@ -34,6 +34,17 @@ void SelectTopPages(const KernelTable& kernels, const PageUnits& units, uint32_t
   }
 }
 
+void KeptPageGroups(const KernelTable& kernels, const float* importance, const PageGroups& groups, uint32_t num_pages,
+                    ScratchBuffer<uint32_t>& scratch, std::vector<uint32_t>* kept) {
+  SelectTopK(kernels, importance, groups.begin, groups.end, groups.kept, scratch, kept);
+  const size_t best = kept->size();
+  kept->resize(groups.begin + best + ((num_pages + kGroupPages - 1) / kGroupPages - groups.end));
+  std::copy_backward(kept->begin(), kept->begin() + static_cast<int64_t>(best),
+                     kept->begin() + static_cast<int64_t>(groups.begin + best));
+  std::iota(kept->begin(), kept->begin() + groups.begin, 0u);
+  std::iota(kept->begin() + static_cast<int64_t>(groups.begin + best), kept->end(), groups.end);
+}
+
 void AppendRows(uint32_t first, uint32_t last, std::vector<uint32_t>* selected) {
   const size_t size = selected->size();
   selected->resize(size + (last - first));

@@ -4,6 +4,7 @@
 
 #include "cache_rank/select/scorer/page_scorer.h"
 #include "cache_rank/select/scorer/scratch_buffer.h"
+#include "common/selection/page_groups.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {
@@ -21,5 +22,9 @@ void SelectTopPages(const KernelTable& kernels, const PageUnits& units, uint32_t
 
 // Appends positions [first, last).
 void AppendRows(uint32_t first, uint32_t last, std::vector<uint32_t>* selected);
+
+// The groups that stay, ascending, of those that hold pages [0, num_pages): by importance[group].
+void KeptPageGroups(const KernelTable& kernels, const float* importance, const PageGroups& groups, uint32_t num_pages,
+                    ScratchBuffer<uint32_t>& scratch, std::vector<uint32_t>* kept);
 
 }  // namespace winnow

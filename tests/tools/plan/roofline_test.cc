@@ -82,6 +82,12 @@ TEST(Roofline, Scoring) {
   EXPECT_NEAR(ms(kPagesBf16, 131072), 0.280, 0.0006);
   EXPECT_NEAR(ms(kTwoStageFp8, 32768), 0.105, 0.0006);
   EXPECT_NEAR(ms(kTwoStageFp8, 131072), 0.210, 0.0006);
+  // Groups of pages leave out what is more than they may hold.
+  PlanScorer by_groups = kTwoStageFp8;
+  by_groups.group_candidate_tokens = 65536;
+  EXPECT_EQ(ms(by_groups, 65536), ms(kTwoStageFp8, 65536));
+  EXPECT_NEAR(ms(by_groups, 131072), 0.149, 0.0006);
+  EXPECT_NEAR(ms(by_groups, 1048576), 0.210, 0.0006);
   // Every key of short contexts, and of longer ones as many as of the smallest number of candidates.
   const PlanScorer all_fp8{.kind = PlanScorer::Kind::kAllKeys, .key_element_bytes = 1};
   EXPECT_EQ(ms(kTwoStageFp8, 30719), ms(all_fp8, 30719));

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cache_rank/select/host/select_head.h"
+#include "common/selection/page_groups.h"
 #include "tests/cache_rank/store/stored_keys.h"
 
 // Whole selections by every scorer and policy against their definitions in double.
@@ -174,59 +175,100 @@ std::vector<Case> AllCases() {
 }
 INSTANTIATE_TEST_SUITE_P(Cases, PageScorersTest, testing::ValuesIn(kPageCases));
 
-class TwoStageTest : public ScorersTest {};
+class TwoStageTest : public ScorersTest {
+ protected:
+  double BoundOf(const std::vector<Vector>& keys, uint32_t first, uint32_t rows) const {
+    double bound = -INFINITY;
+    for (const Vector& q : queries_) bound = std::max(bound, test::PageScoreReference(false, q, keys, first, rows));
+    return bound;
+  }
+  // Rows whose groups of pages are left out by the greatest bounds of all their keys.
+  std::set<uint32_t> LeftOut(const std::vector<Vector>& keys, uint32_t end, uint32_t budget) const {
+    const PageGroups groups = PageGroupsOf(spec_, budget, kSinks, end);
+    std::vector<std::pair<double, uint32_t>> order;
+    for (uint32_t g = groups.begin; g < groups.end; ++g)
+      order.emplace_back(-BoundOf(keys, g * groups.rows, groups.rows), g);
+    std::sort(order.begin(), order.end());
+    std::set<uint32_t> rows;
+    for (size_t i = groups.kept; i < order.size(); ++i) {
+      for (uint32_t r = 0; r < groups.rows; ++r) rows.insert(order[i].second * groups.rows + r);
+    }
+    return rows;
+  }
+  void CheckCandidates(const test::StoredKeys& stored, uint32_t position, uint32_t budget);
+};
+
+void TwoStageTest::CheckCandidates(const test::StoredKeys& stored, uint32_t position, uint32_t budget) {
+  const uint32_t page = spec_.page_tokens;
+  const std::vector<uint32_t> selected = Select(Question(stored, position, budget));
+  const uint32_t end = End(position);
+  const std::vector<Vector> keys = stored.Keys(1, position);
+  const std::set<uint32_t> left_out = LeftOut(keys, end, budget);
+  std::vector<std::pair<double, uint32_t>> order;  // by bound; pages that reach into the window first
+  for (uint32_t p = kSinks / page; p * page < end; ++p) {
+    if (left_out.contains(p * page)) continue;
+    order.emplace_back((p + 1) * page <= end ? -BoundOf(keys, p * page, page) : -INFINITY, p);
+  }
+  std::sort(order.begin(), order.end());
+  std::set<uint32_t> scored;  // rows
+  for (uint32_t r = 0; r < position; ++r) {
+    // Whole 16-row groups that hold sinks or window, below the last complete group.
+    const bool last = r / 16 * 16 + 16 > position;
+    if (!last && (r / 16 * 16 < kSinks || r >= end / page * page)) scored.insert(r);
+  }
+  std::set<uint32_t> candidates;
+  for (const auto& [bound, p] : order) {
+    if (end - kSinks > 3 * budget && candidates.size() >= 3 * budget) break;
+    for (uint32_t r = std::max(p * page, kSinks); r < std::min((p + 1) * page, end); ++r) candidates.insert(r);
+  }
+  if (end - kSinks <= 3 * budget) {
+    for (uint32_t r = 0; r < position; ++r) scored.insert(r);  // every key
+  }
+  for (uint32_t r : candidates) {
+    for (uint32_t g = r / 16 * 16; g < r / 16 * 16 + 16; ++g) scored.insert(g);
+  }
+  std::vector<Vector> scores;
+  const std::vector<uint32_t> columns(scored.begin(), scored.end());
+  for (const Vector& q : queries_) {
+    scores.emplace_back();
+    for (uint32_t r : columns) scores.back().push_back(Dot(q, keys[r]));
+  }
+  const Vector aggregated = Aggregate(spec_.group_aggregation, scores);
+  Vector importance(end, -1e30);
+  for (size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c] < end && columns[c] >= kSinks) importance[columns[c]] = aggregated[c];
+  }
+  // What only shares a group with the sinks or the window's page is scored, and selectable too.
+  ASSERT_EQ(test::CheckTopK(importance, selected, kSinks, end, std::min(budget, end - kSinks), 1e-4), "")
+      << position << " " << budget;
+}
 
 TEST_P(TwoStageTest, TakesTheMostImportantRowsOfCandidatePages) {
   const test::StoredKeys stored(shape_, 6, 1100, 50, Index());
-  const uint32_t page = spec_.page_tokens;
   for (const uint32_t position : kPositions) {
     for (const uint32_t budget : {7u, 37u, 48u}) {
       DrawQueries(position + budget);
-      const std::vector<uint32_t> selected = Select(Question(stored, position, budget));
-      const uint32_t end = End(position);
-      const std::vector<Vector> keys = stored.Keys(1, position);
-      std::vector<std::pair<double, uint32_t>> order;  // by bound; pages that reach into the window first
-      for (uint32_t p = kSinks / page; p * page < end; ++p) {
-        double bound = (p + 1) * page <= end ? -INFINITY : INFINITY;
-        for (const Vector& q : queries_) {
-          if (bound < INFINITY) bound = std::max(bound, test::PageScoreReference(false, q, keys, p * page, page));
-        }
-        order.emplace_back(-bound, p);
-      }
-      std::sort(order.begin(), order.end());
-      std::set<uint32_t> scored;  // rows
-      for (uint32_t r = 0; r < position; ++r) {
-        // Whole 16-row groups that hold sinks or window, below the last complete group.
-        const bool last = r / 16 * 16 + 16 > position;
-        if (!last && (r / 16 * 16 < kSinks || r >= end / page * page)) scored.insert(r);
-      }
-      std::set<uint32_t> candidates;
-      for (const auto& [bound, p] : order) {
-        if (end - kSinks > 3 * budget && candidates.size() >= 3 * budget) break;
-        for (uint32_t r = std::max(p * page, kSinks); r < std::min((p + 1) * page, end); ++r) candidates.insert(r);
-      }
-      if (end - kSinks <= 3 * budget) {
-        for (uint32_t r = 0; r < position; ++r) scored.insert(r);  // every key
-      }
-      for (uint32_t r : candidates) {
-        for (uint32_t g = r / 16 * 16; g < r / 16 * 16 + 16; ++g) scored.insert(g);
-      }
-      std::vector<Vector> scores;
-      const std::vector<uint32_t> columns(scored.begin(), scored.end());
-      for (const Vector& q : queries_) {
-        scores.emplace_back();
-        for (uint32_t r : columns) scores.back().push_back(Dot(q, keys[r]));
-      }
-      const Vector aggregated = Aggregate(spec_.group_aggregation, scores);
-      Vector importance(end, -1e30);
-      for (size_t c = 0; c < columns.size(); ++c) {
-        if (columns[c] < end && columns[c] >= kSinks) importance[columns[c]] = aggregated[c];
-      }
-      // What only shares a group with the sinks or the window's page is scored, and selectable too.
-      ASSERT_EQ(test::CheckTopK(importance, selected, kSinks, end, std::min(budget, end - kSinks), 1e-4), "")
-          << position << " " << budget;
+      CheckCandidates(stored, position, budget);
     }
   }
+}
+
+TEST_P(TwoStageTest, LeavesOutGroupsOfPages) {
+  const uint32_t group = kGroupPages * spec_.page_tokens;
+  const test::StoredKeys stored(shape_, 6, 5 * group + 100, 50, Index());
+  spec_.group_candidate_tokens = 1;
+  for (const uint32_t position : {2 * group + 50, 3 * group + 127, 4 * group, 5 * group + 99}) {
+    DrawQueries(position);
+    CheckCandidates(stored, position, 37);
+  }
+  const std::vector<uint32_t> of_one = Select(Question(stored, 5 * group + 99, 37));
+  spec_.group_candidate_tokens = 3 * group;
+  const std::vector<uint32_t> of_three = Select(Question(stored, 5 * group + 99, 37));
+  EXPECT_NE(of_one, of_three) << "the best rows of some groups that were left out";
+  spec_.group_candidate_tokens = 4 * group;
+  const std::vector<uint32_t> of_all = Select(Question(stored, 5 * group + 99, 37));
+  spec_.group_candidate_tokens = 0;
+  EXPECT_EQ(of_all, Select(Question(stored, 5 * group + 99, 37)));
 }
 
 TEST_P(TwoStageTest, ScoresEveryKeyOfShortContexts) {
