@@ -115,6 +115,7 @@ DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_p
   store.key_copy = spec.key_copy == KeyCopy::kInt8 && shape.layout.dtype != Dtype::kI8;
   if (spec.scorer != Scorer::kToken) store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
   store.cuboids = spec.scorer == Scorer::kPageCuboid;
+  store.page_groups = LeavesOutGroups(spec, shape.max_context_tokens);
   return store;
 }
 
@@ -180,6 +181,12 @@ absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& s
   if (spec.scorer == Scorer::kToken) return absl::OkStatus();
   if (spec.page_tokens != index.page_tokens || (spec.scorer == Scorer::kPageCuboid) != index.cuboids) {
     return refuse("pages of another kind than those that the rank keeps");
+  }
+  if (!FitsSelection(spec, shape.max_context_tokens)) {
+    return refuse("so long contexts without groups of pages (group_candidate_tokens)");
+  }
+  if (LeavesOutGroups(spec, shape.max_context_tokens) && !index.page_groups) {
+    return refuse("groups of pages (group_candidate_tokens), which the rank does not keep");
   }
   const uint32_t unit = spec.scorer == Scorer::kHierarchical ? spec.physical_page_tokens : spec.page_tokens;
   if (is_int8 && HasWholePages(spec) && spec.policy == Policy::kMass) {
@@ -294,6 +301,7 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stre
   WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, stream));
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
     if (HasWindow(shape_, layer)) continue;
+    store_->BoundGroups(*of.sequence, layer, of.indexed_positions, stream);
     WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
                                                position - of.indexed_positions, nullptr, stream));
   }

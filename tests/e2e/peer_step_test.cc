@@ -114,23 +114,27 @@ TEST_P(PeerLinks, AnswersAreThoseOfFrames) {
   }
 }
 
-// Page bounds leave half of the keys of the longer prompt. Masses are not compared: by frames they are lower bounds.
+// Page bounds leave half of the keys of the longer prompt, then those of groups of pages some of its pages. Masses are
+// not compared: by frames they are lower bounds.
 TEST_P(PeerLinks, TwoStageAnswersAreThoseOfFrames) {
-  const std::string selection = "depth,scorer=two-stage,candidate_factor=4,min_candidate_tokens=0";
   const auto prompts = {DemoCaseOfAtLeast(2000).prompt, DemoText(300, 3)};
-  std::vector<TokenIds> by_frames;
-  {
-    const auto cluster = StartCluster(FrameFlags(selection, GetParam()));
+  for (const std::string selection : {"depth,scorer=two-stage,candidate_factor=4,min_candidate_tokens=0",
+                                      "depth,scorer=two-stage,candidate_factor=1,min_candidate_tokens=0,"
+                                      "group_candidate_tokens=1024"}) {
+    std::vector<TokenIds> by_frames;
+    {
+      const auto cluster = StartCluster(FrameFlags(selection, GetParam()));
+      ASSERT_NE(cluster, nullptr);
+      for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt).ids);
+      EXPECT_EQ(PeerSteps(*cluster), 0);
+    }
+    const auto cluster = StartCluster(PeerFlags(selection.c_str(), GetParam()));
     ASSERT_NE(cluster, nullptr);
-    for (const TokenIds& prompt : prompts) by_frames.push_back(AnswerOf(*cluster, prompt).ids);
-    EXPECT_EQ(PeerSteps(*cluster), 0);
+    size_t i = 0;
+    for (const TokenIds& prompt : prompts) EXPECT_EQ(AnswerOf(*cluster, prompt).ids, by_frames[i++]) << selection;
+    EXPECT_EQ(PeerSteps(*cluster), 2 * (kTokens - 1));
+    EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_peer_links_failed_total"), 0);
   }
-  const auto cluster = StartCluster(PeerFlags(selection.c_str(), GetParam()));
-  ASSERT_NE(cluster, nullptr);
-  size_t i = 0;
-  for (const TokenIds& prompt : prompts) EXPECT_EQ(AnswerOf(*cluster, prompt).ids, by_frames[i++]);
-  EXPECT_EQ(PeerSteps(*cluster), 2 * (kTokens - 1));
-  EXPECT_EQ(cluster->MetricsOf("inference-0").Value("winnow_peer_links_failed_total"), 0);
 }
 
 // Sequences come and go: more requests than batch rows, of different lengths, some of which are given up.

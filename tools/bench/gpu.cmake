@@ -33,6 +33,7 @@ add_executable(winnow-gpu-check
   gpu/report.cc
   gpu/row_moves_section.cc
   gpu/checks/int8_rows_check.cc
+  gpu/checks/page_groups_check.cc
   gpu/checks/row_parts_check.cc
   gpu/checks/select_graph_check.cc
   gpu/checks/selection_checks.cc

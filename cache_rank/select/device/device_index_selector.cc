@@ -19,8 +19,8 @@ constexpr uint32_t kLeastKeys = 4096;    // of a launch: fewer grids are met
 bool SelectAlike(const SelectionSpec& a, const SelectionSpec& b) {
   return a.scorer == b.scorer && a.policy == b.policy && a.epsilon == b.epsilon &&
          a.candidate_factor == b.candidate_factor && a.min_candidate_tokens == b.min_candidate_tokens &&
-         a.score_all_below_tokens == b.score_all_below_tokens && a.group_aggregation == b.group_aggregation &&
-         a.budget_tokens == b.budget_tokens;
+         a.score_all_below_tokens == b.score_all_below_tokens && a.group_candidate_tokens == b.group_candidate_tokens &&
+         a.group_aggregation == b.group_aggregation && a.budget_tokens == b.budget_tokens;
 }
 
 // Index bytes of a block: fp8 keys, their scales, bounds of two pages.
@@ -119,7 +119,8 @@ bool DeviceIndexSelector::Takes(const CachedSequence& sequence) {
                           (spec.scorer == Scorer::kPageMinmax && spec.policy == Policy::kTopK);
   if (!is_indexed || !CheckDeviceSpec(spec).ok() || spec.key_copy != KeyCopy::kInt8 ||
       spec.budget_tokens > options_.max_budget || !spec.head_budgets.empty() ||
-      (spec.scorer != Scorer::kToken && spec.page_tokens != kPageTokens)) {
+      (spec.scorer != Scorer::kToken && spec.page_tokens != kPageTokens) ||
+      LeavesOutGroups(spec, sequence.kv.max_positions())) {
     return false;
   }
   IndexedSequence& indexed = indexed_[sequence.id];

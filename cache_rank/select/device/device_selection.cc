@@ -34,6 +34,15 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
     return absl::InvalidArgumentError(absl::StrCat("the store keeps pages of ", store->shape().page_tokens,
                                                    " tokens, the specification wants ", spec.page_tokens));
   }
+  if (!FitsSelection(spec, store->shape().max_positions)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "contexts of ", store->shape().max_positions,
+        " positions are narrowed down by groups of pages: group_candidate_tokens must be less, and not 0"));
+  }
+  if (LeavesOutGroups(spec, store->shape().max_positions) && !store->shape().page_groups) {
+    return absl::InvalidArgumentError(
+        "the store keeps no bounds of groups of pages, which group_candidate_tokens of the specification wants");
+  }
   if (exchange.max_budget != plan->max_budget() || exchange.max_rows != plan->max_rows() ||
       exchange.lists_per_kv_head != ListsPerKvHead(spec, store->shape().layout.group_size()) ||
       !(exchange.layout == store->shape().layout)) {

@@ -30,8 +30,21 @@ void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
     params.candidate_factor = spec.candidate_factor;
     params.min_candidates = spec.min_candidate_tokens;
     params.score_all_below = spec.score_all_below_tokens;
+    params.group_candidates = spec.group_candidate_tokens;
   }
   if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;
+}
+
+bool FitsSelection(const SelectionSpec& spec, uint32_t max_positions) {
+  constexpr uint32_t kMostMarkedRows = 1u << 20;  // list_launch.cuh
+  if (spec.scorer != Scorer::kTwoStage) return true;
+  cuda::SelectParams params;
+  params.pages.page_tokens = static_cast<int>(spec.page_tokens);
+  params.pages.group_bounds = &spec;
+  params.max_keys = max_positions;
+  params.max_budget = spec.budget_tokens;
+  DescribeSelection(spec, params);
+  return MostGroupedKeys(params) <= kMostMarkedRows;
 }
 
 bool NoneBelow(const SelectionSpec& spec, uint32_t position) {

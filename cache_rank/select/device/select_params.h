@@ -7,6 +7,10 @@ namespace winnow {
 // Sets what a specification says of a launch: aggregation, stages and policy. max_keys and max_budget are set already.
 void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params);
 
+// Whether kernels can tell the rows of such contexts apart: two-stage selections mark what is scored of a list, without
+// the groups of pages that it leaves out, and have no room to mark more than a million rows.
+bool FitsSelection(const SelectionSpec& spec, uint32_t max_positions);
+
 // True where rows of this position, and of later ones, are not so few that score_all_below_tokens has all of them
 // scored.
 bool NoneBelow(const SelectionSpec& spec, uint32_t position);

@@ -7,7 +7,7 @@
 #include "common/base/gibibytes.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
-#include "kernels/cuda/select/selection.h"
+#include "common/selection/page_groups.h"
 
 namespace winnow {
 namespace {
@@ -25,7 +25,19 @@ size_t BlockBoundBytes(const DeviceKvShape& shape) {
   return kBlockTokens / shape.page_tokens * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
 }
 
+// Of all sequences, and of the groups behind them that kernels read along (PageStore::group_bounds).
+size_t GroupBoundBytes(const DeviceKvShape& shape) {
+  if (!shape.page_groups) return 0;
+  const size_t groups =
+      shape.max_sequences * shape.layout.num_lists() * shape.blocks_per_list() / cuda::GroupBlocks(shape.page_tokens);
+  return (groups + kGroupPages - 1) * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
+}
+
 }  // namespace
+
+bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions) {
+  return spec.scorer == Scorer::kTwoStage && PageGroupsOf(spec, /*budget=*/0, 0, max_positions).leaves_out();
+}
 
 bool ScoresKeys(const SelectionSpec& spec) {
   return spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage || spec.policy == Policy::kMass;
@@ -74,6 +86,7 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
                       .key_copy = spec.key_copy != KeyCopy::kNone,
                       .page_tokens = spec.scorer == Scorer::kToken ? 0 : spec.page_tokens,
                       .cuboids = spec.scorer == Scorer::kPageCuboid,
+                      .page_groups = LeavesOutGroups(spec, max_positions),
                       .scores_keys = ScoresKeys(spec),
                       .rows = rows};
   if (rows == RowTier::kInPlace) shape.slots_beside = 0;
@@ -95,6 +108,7 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
           .dram_rows = shape.dram_blocks * BlockRowBytes(shape),
           .key_copy = shape.num_blocks * BlockKeyCopyBytes(shape),
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
+          .group_bounds = GroupBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t) +
                     lists * sizeof(cuda::SelectionList),
           .residency = lists * 2 * shape.pool_slots * sizeof(uint32_t),
@@ -117,7 +131,7 @@ absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_by
   const bool rows_on_device = shape.rows == RowTier::kDevice;
   const size_t wanted = bytes.index() + (rows_on_device ? bytes.rows : 0);
   if (wanted <= free_device_bytes) return absl::OkStatus();
-  const size_t fixed = bytes.tables + bytes.residency + bytes.past_queries;
+  const size_t fixed = bytes.group_bounds + bytes.tables + bytes.residency + bytes.past_queries;
   const size_t per_block =
       (rows_on_device ? BlockRowBytes(shape) : 0) + BlockKeyCopyBytes(shape) + BlockBoundBytes(shape);
   const uint64_t blocks = free_device_bytes > fixed && per_block > 0 ? (free_device_bytes - fixed) / per_block : 0;
@@ -125,9 +139,9 @@ absl::Status CheckDeviceMemory(const DeviceKvShape& shape, size_t free_device_by
       "the KV of ", shape.num_blocks / shape.layout.num_lists() * kBlockTokens, " tokens of ", shape.max_sequences,
       " sequences takes ", Gibibytes(wanted), " of the GPU's memory and ", Gibibytes(free_device_bytes),
       " are free: ", rows_on_device ? "rows " + Gibibytes(bytes.rows) + ", " : "", "8-bit keys ",
-      Gibibytes(bytes.key_copy), ", page bounds ", Gibibytes(bytes.bounds), ", tables ", Gibibytes(bytes.tables),
-      ", images of the pools ", Gibibytes(bytes.residency), ", past queries ", Gibibytes(bytes.past_queries), "; ",
-      blocks / shape.layout.num_lists() * kBlockTokens, " tokens would fit",
+      Gibibytes(bytes.key_copy), ", page bounds ", Gibibytes(bytes.bounds + bytes.group_bounds), ", tables ",
+      Gibibytes(bytes.tables), ", images of the pools ", Gibibytes(bytes.residency), ", past queries ",
+      Gibibytes(bytes.past_queries), "; ", blocks / shape.layout.num_lists() * kBlockTokens, " tokens would fit",
       rows_on_device && shape.key_copy ? ", or more with rows in DRAM" : ""));
 }
 

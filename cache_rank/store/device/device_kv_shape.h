@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
+#include "kernels/cuda/select/selection.h"
 
 namespace winnow {
 
@@ -28,13 +29,19 @@ struct DeviceKvShape {
   bool key_copy = false;         // keys in fp8 (e4m3) with a scale each, which scorers read
   uint32_t page_tokens = 0;      // of pages whose bounds are kept; 0: none
   bool cuboids = false;          // those are cuboid-means in place of minima and maxima
+  bool page_groups = false;      // bounds of groups of pages are kept, too, for max_positions of each sequence
   bool scores_keys = true;       // keys are read one by one, and not their pages' bounds alone
   uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
   bool rotated_queries = false;  // those are kept after RoPE
   RowTier rows = RowTier::kDevice;
   uint64_t dram_blocks = 0;  // kDevice: of num_blocks, the last to be taken, whose rows lie in the host's DRAM
 
-  uint32_t blocks_per_list() const { return (max_positions + kBlockTokens - 1) / kBlockTokens; }
+  // Entries of a list's table: with page_groups those of whole groups.
+  uint32_t blocks_per_list() const {
+    const uint32_t whole = page_groups ? cuda::GroupBlocks(page_tokens) : 1;
+    const uint32_t blocks = (max_positions + kBlockTokens - 1) / kBlockTokens;
+    return (blocks + whole - 1) / whole * whole;
+  }
   // Slot pages of a list up to its pool's end.
   uint32_t peer_pages() const { return (slots_beside + pool_slots + kSlotPageTokens - 1) / kSlotPageTokens; }
   // Blocks that a sequence of so many positions takes.
@@ -50,6 +57,9 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows = RowTier::
 // host_bytes of DRAM. 0 when tables alone do not fit.
 void FitBlocks(size_t device_bytes, size_t host_bytes, DeviceKvShape* shape);
 
+// True where two-stage selections of contexts of so many positions leave out groups of pages (page_groups.h).
+bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions);
+
 // True for a scorer that reads keys one by one, or a policy that does.
 bool ScoresKeys(const SelectionSpec& spec);
 
@@ -62,10 +72,11 @@ struct DeviceKvBytes {
   size_t dram_rows = 0;  // of dram_blocks
   size_t key_copy = 0;   // with scales
   size_t bounds = 0;     // of pages
+  size_t group_bounds = 0;
   size_t tables = 0;     // of blocks, of lists, and of the pools' slot pages
   size_t residency = 0;  // images of the pools
   size_t past_queries = 0;
-  size_t index() const { return key_copy + bounds + tables + residency + past_queries; }
+  size_t index() const { return key_copy + bounds + group_bounds + tables + residency + past_queries; }
 };
 DeviceKvBytes BytesOf(const DeviceKvShape& shape);
 

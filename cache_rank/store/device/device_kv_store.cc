@@ -7,6 +7,11 @@
 #include "common/base/status.h"
 
 namespace winnow {
+namespace {
+
+constexpr uint32_t kMostPooledPositions = 768 * 1024;  // AssignSlotsParams::max_positions
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                      const DeviceKvShape& shape, void* slots,
@@ -24,6 +29,11 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   }
   if (shape.cuboids && (shape.rows == RowTier::kIndexOnly || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
     return absl::InvalidArgumentError("cuboid-means of pages are taken from rows, which are not here");
+  }
+  if (shape.pool_slots > 0 && shape.max_positions > kMostPooledPositions) {
+    return absl::InvalidArgumentError(absl::StrCat("contexts of ", shape.max_positions,
+                                                   " positions; rows that are sent ", "or staged may be of at most ",
+                                                   kMostPooledPositions));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));
@@ -74,6 +84,9 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
   }
   if (shape_.page_tokens != 0) {
     arrays_.bounds = arena.Take(rows / shape_.page_tokens * 2 * layout.head_dim * DtypeBytes(Dtype::kBf16));
+  }
+  if (const size_t group_bytes = BytesOf(shape_).group_bounds; group_bytes > 0) {
+    arrays_.group_bounds = arena.Take(group_bytes);
   }
   arrays_.block_tables = arena.TakeArray<uint32_t>(lists * shape_.blocks_per_list());
   arrays_.position_of = arena.TakeArray<uint32_t>(lists * shape_.pool_slots);
@@ -191,15 +204,27 @@ absl::Status DeviceKvStore::AppendRange(uint32_t sequence, int layer, uint32_t f
         absl::StrCat("rows up to ", uint64_t{first} + count, " of a sequence of ", sequences_[sequence].max_positions));
   }
   if (count == 0) return absl::OkStatus();
+  cuda::AppendParams append = RangeParams(sequence, layer, first, count, stream);
+  append.rows = rows;
+  Append(stream, append);
+  return absl::OkStatus();
+}
+
+void DeviceKvStore::BoundGroups(uint32_t sequence, int layer, uint32_t end, cuda::Stream stream) {
+  WINNOW_CHECK(is_open(sequence) && end <= sequences_[sequence].max_positions);
+  if (!shape_.page_groups || end == 0) return;
+  table_->cache->bound_groups(stream, RangeParams(sequence, layer, 0, end, stream));
+}
+
+cuda::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count,
+                                              cuda::Stream stream) {
   const std::vector<uint32_t> positions(shape_.layout.num_kv_heads, first);
   cuda::AppendParams append = append_params();
-  append.rows = rows;
   append.num_lists = shape_.layout.num_kv_heads;
   append.rows_per_list = static_cast<int>(count);
   append.positions = SetRangeWords(sequence, 0, positions, stream);
   append.lists = arrays_.range_lists + list_index(sequence, shape_.layout.list(layer, 0));
-  Append(stream, append);
-  return absl::OkStatus();
+  return append;
 }
 
 absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count,
@@ -279,7 +304,9 @@ cuda::KeyStore DeviceKvStore::keys(bool of_copy) const {
 
 cuda::PageStore DeviceKvStore::pages() const {
   if (shape_.page_tokens == 0) return {};
-  return {.bounds = arrays_.bounds, .page_tokens = static_cast<int>(shape_.page_tokens)};
+  return {.bounds = arrays_.bounds,
+          .page_tokens = static_cast<int>(shape_.page_tokens),
+          .group_bounds = arrays_.group_bounds};
 }
 
 cuda::AppendParams DeviceKvStore::append_params() const {
@@ -289,6 +316,7 @@ cuda::AppendParams DeviceKvStore::append_params() const {
                             .key_copy = arrays_.key_copy,
                             .key_scales = arrays_.key_scales,
                             .bounds = shape_.cuboids ? nullptr : arrays_.bounds,
+                            .group_bounds = arrays_.group_bounds,
                             .row_scales = arrays_.row_scales};
   if (shape_.page_tokens != 0) params.page_tokens = static_cast<int>(shape_.page_tokens);
   return params;

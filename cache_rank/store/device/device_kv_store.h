@@ -41,6 +41,9 @@ class DeviceKvStore {
   // `rows`, with RowTier::kInPlace: they lie in their blocks, and are indexed.
   absl::Status AppendRange(uint32_t sequence, int layer, uint32_t first, uint32_t count, const void* rows,
                            cuda::Stream stream);
+  // The bounds of the groups of pages among rows [0, end) of one layer, which are indexed already: of blocks that come
+  // from other sequences (AppendRange bounds those that it completes).
+  void BoundGroups(uint32_t sequence, int layer, uint32_t end, cuda::Stream stream);
   // The queries of positions [end - count, end) of one layer before RoPE, [count][num_query_heads][head_dim] in device
   // memory, count <= ring_queries: of all layers the same positions, before anything is predicted.
   absl::Status LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count, const float* queries,
@@ -84,6 +87,7 @@ class DeviceKvStore {
     void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8
     float* key_scales = nullptr;                // [num_blocks][32]
     void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16; or cuboids
+    void* group_bounds = nullptr;               // [max_sequences][num_lists][groups of blocks_per_list][2 * head_dim]
     uint32_t* block_tables = nullptr;           // [max_sequences][num_lists][blocks_per_list]
     uint32_t* position_of = nullptr;            // [max_sequences][num_lists][pool_slots]
     uint32_t* last_plan = nullptr;              // [max_sequences][num_lists][pool_slots]
@@ -101,6 +105,7 @@ class DeviceKvStore {
   };
 
   DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape);
+  cuda::AppendParams RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count, cuda::Stream stream);
   absl::StatusOr<uint32_t> FindPlace(uint32_t max_positions) const;
   void SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, cuda::Stream stream);
   absl::Status Allocate();

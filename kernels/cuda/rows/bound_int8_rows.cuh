@@ -3,7 +3,8 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/rows/append.cuh"
+#include "kernels/cuda/rows/appended_page.cuh"
+#include "kernels/cuda/rows/bound_groups.cuh"
 #include "kernels/cuda/rows/cache.h"
 
 namespace winnow::cuda {
@@ -54,6 +55,7 @@ __global__ void __launch_bounds__(kAppendWarps * 32) BoundInt8Rows(const AppendP
   }
   bounds[lane] = *reinterpret_cast<const uint4*>(greatest);
   bounds[kLanes + lane] = *reinterpret_cast<const uint4*>(least);
+  BoundGroupBehind<kHeadDim>(p, list, page.end, lane);
 }
 
 }  // namespace winnow::cuda

@@ -1,8 +1,10 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "common/base/check.h"
 #include "kernels/cuda/rows/append.cuh"
 #include "kernels/cuda/rows/assign_slots.cuh"
+#include "kernels/cuda/rows/bound_groups.cuh"
 #include "kernels/cuda/rows/bound_int8_rows.cuh"
 #include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/rows/flags.cuh"
@@ -33,28 +35,42 @@ __global__ void Ping(uint32_t* peer_flag, const WaitParams p, uint32_t rounds, b
   }
 }
 
-template <int kHeadDim>
-void LaunchAppendOf(Stream stream, const AppendParams& p, const LaunchShape& shape) {
-  LaunchDependent(p.row_scales != nullptr ? BoundInt8Rows<kHeadDim> : Append<kHeadDim>, shape, stream, p);
+template <typename Launch>
+void WithHeadDim(int head_dim, const Launch& launch) {
+  switch (head_dim) {
+    case 64:
+      return launch(std::integral_constant<int, 64>());
+    case 96:
+      return launch(std::integral_constant<int, 96>());
+    case 128:
+      return launch(std::integral_constant<int, 128>());
+    case 256:
+      return launch(std::integral_constant<int, 256>());
+    default:
+      WINNOW_CHECK(false);
+  }
+}
+
+// A warp to each.
+LaunchShape AppendShape(int tasks) {
+  return {.grid = dim3((tasks + kAppendWarps - 1) / kAppendWarps), .threads = kAppendWarps * 32};
+}
+
+void LaunchBoundGroups(Stream stream, const AppendParams& p) {
+  WINNOW_CHECK(p.bounds != nullptr && p.group_bounds != nullptr);
+  if (p.num_lists == 0 || p.rows_per_list == 0) return;
+  const LaunchShape shape = AppendShape(p.num_lists * CompletedGroups(p.rows_per_list, p.page_tokens));
+  WithHeadDim(p.head_dim, [&](auto dim) { LaunchDependent(BoundGroups<dim>, shape, stream, p); });
 }
 
 void LaunchAppend(Stream stream, const AppendParams& p) {
   WINNOW_CHECK(p.row_scales == nullptr || (p.rows == nullptr && p.key_copy == nullptr && p.bounds != nullptr));
   if (p.num_lists == 0 || p.rows_per_list == 0) return;
-  const int tasks = p.num_lists * AppendPages(p.rows_per_list, p.page_tokens);
-  const LaunchShape shape{.grid = dim3((tasks + kAppendWarps - 1) / kAppendWarps), .threads = kAppendWarps * 32};
-  switch (p.head_dim) {
-    case 64:
-      return LaunchAppendOf<64>(stream, p, shape);
-    case 96:
-      return LaunchAppendOf<96>(stream, p, shape);
-    case 128:
-      return LaunchAppendOf<128>(stream, p, shape);
-    case 256:
-      return LaunchAppendOf<256>(stream, p, shape);
-    default:
-      WINNOW_CHECK(false);
-  }
+  const LaunchShape shape = AppendShape(p.num_lists * AppendPages(p.rows_per_list, p.page_tokens));
+  WithHeadDim(p.head_dim, [&](auto dim) {
+    LaunchDependent(p.row_scales != nullptr ? BoundInt8Rows<dim> : Append<dim>, shape, stream, p);
+  });
+  if (p.group_bounds != nullptr && p.rows_per_list > 1) LaunchBoundGroups(stream, p);
 }
 
 template <int kThreads, int kTiles>
@@ -141,6 +157,7 @@ void LaunchPing(Stream stream, uint32_t* peer_flag, const WaitParams& p, uint32_
 }  // namespace
 
 const CacheKernels kCacheKernels = {.append = LaunchAppend,
+                                    .bound_groups = LaunchBoundGroups,
                                     .assign_slots = LaunchAssignSlots,
                                     .push = LaunchPush,
                                     .raise = LaunchRaise,

@@ -26,6 +26,7 @@ struct AppendParams {
   float* key_scales = nullptr;  // [num_blocks][32]
   void* bounds = nullptr;       // PageStore::bounds; may be null
   int page_tokens = 16;
+  void* group_bounds = nullptr;  // PageStore::group_bounds, kept with bounds; may be null
   // Set: rows of int8 lie in their blocks, row_pool [num_blocks][32] codes of key and value, and these are their
   // scales, [num_blocks][32][2]. Their pages' bounds alone are kept, rounded outwards to bf16.
   const float* row_scales = nullptr;
@@ -115,6 +116,8 @@ struct PushParams {
 
 struct CacheKernels {
   void (*append)(Stream, const AppendParams&);
+  // The bounds of the groups that these rows complete, from their pages', which are there: append does so, too.
+  void (*bound_groups)(Stream, const AppendParams&);
   void (*assign_slots)(Stream, const AssignSlotsParams&);
   void (*push)(Stream, const PushParams&);
   void (*raise)(Stream, const RaiseParams&);

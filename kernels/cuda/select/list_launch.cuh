@@ -10,6 +10,8 @@ namespace winnow::cuda {
 
 extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);  // in a file of its own
 
+// Of lists whose granules have a bit each in the place of bins.
+inline constexpr uint32_t kMostBitmapKeys = 32 * kBins * kGranule;
 inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from compute capability 9.0 on
 
 // Most columns that a two-stage selection scores of a list: of one that is narrowed down to pages, and of any.
@@ -35,23 +37,28 @@ inline ListShape ListShapeFor(const SelectParams& params, uint32_t cluster_block
   shape.block_columns = part(columns.of_pages);
   shape.most_columns = part(columns.of_all);
   shape.score_stride = shape.block_columns + 4;  // queries that are stored together lie at different banks
-  shape.pages = params.max_keys / params.pages.page_tokens + 1;
+  const uint32_t most_keys = MostGroupedKeys(params), page_rows = params.pages.page_tokens;
+  shape.pages = most_keys / page_rows + 1;
+  shape.groups = LeavesOutGroups(params) ? params.max_keys / (kGroupPages * page_rows) + 1 : 0;
   const uint32_t score_bytes = params.group * shape.score_stride * static_cast<uint32_t>(sizeof(float));
   // Keys of lists whose scores find no room lie in those' place.
   const uint32_t key_bytes = shape.most_columns * static_cast<uint32_t>(sizeof(uint32_t));
   shape.pages_in_shared = shape.pages * sizeof(uint32_t) <= score_bytes;
+  shape.groups_in_shared = shape.groups * sizeof(uint32_t) <= score_bytes;
   uint32_t at = 0;
   const auto take = [&](size_t bytes) {
     const uint32_t begin = at;
     at += static_cast<uint32_t>((bytes + 127) / 128 * 128);
     return begin;
   };
-  const size_t page_words = kBins + (params.max_keys / kGranule + 32) / 32;  // bins, and sums of a bitmap
+  // Bins, and sums of a bitmap.
+  const size_t page_words = kBins + (std::max(most_keys / kGranule, shape.groups) + 32) / 32;
   take(sizeof(ListControl));
   shape.page_operand = take(kMaxGroup * (4 * params.head_dim + 128));
   shape.key_operand = take(kMaxGroup * (2 * params.head_dim + 128));
   shape.tables = take(std::max(kListWarps * sizeof(StreamTables), page_words * sizeof(uint32_t)));
   shape.granules = take((columns.of_pages / kGranule + 1) * sizeof(uint32_t));
+  if (shape.groups > 0) shape.kept_groups = take((shape.pages / kGroupPages + 2) * sizeof(uint32_t));
   shape.ring = take(std::max(size_t{kListWarps} * kRingBytes,
                              ClusterCutMemory::Bytes(cluster_blocks, shape.block_columns, params.min_mass > 0)));
   shape.scores = take(std::max(score_bytes, key_bytes));
@@ -79,13 +86,13 @@ inline ListShape ChooseListShape(const SelectParams& params) {
 }
 
 // A two-stage selection in one launch. False where that cannot be: nothing is launched then.
-inline bool LaunchListSelection(Stream stream, const SelectParams& params, void* page_keys, float* key_scores,
-                                int64_t key_stride) {
+inline bool LaunchListSelection(Stream stream, const SelectParams& params, void* page_keys, void* group_keys,
+                                float* key_scores, int64_t key_stride) {
   if (params.max_kept == 0 || params.captured_mass != nullptr || ComputeMajor() < 9) return false;
   if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
-  if (params.max_keys > 32 * kBins * kGranule) return false;
+  if (MostGroupedKeys(params) > kMostBitmapKeys) return false;
   ListShape shape = ChooseListShape(params);
-  if (shape.cluster_blocks == 0) return false;
+  if (shape.cluster_blocks == 0 || shape.groups > 32 * kBins) return false;
   if (params.none_below) {
     SelectParams of_pages = params;
     of_pages.score_all_below = 0;
@@ -95,6 +102,7 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
   const ListLaunch launch{.params = params,
                           .shape = shape,
                           .page_keys = static_cast<uint32_t*>(page_keys),
+                          .group_keys = static_cast<uint32_t*>(group_keys),
                           .key_scores = key_scores,
                           .key_stride = key_stride};
   switch (params.keys.dtype) {

@@ -6,22 +6,26 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/select/cluster_cut.cuh"
 #include "kernels/cuda/select/list_cut.cuh"
+#include "kernels/cuda/select/list_groups.cuh"
 #include "kernels/cuda/select/list_memory.cuh"
 #include "kernels/cuda/select/list_prefetch.cuh"
 #include "kernels/cuda/select/list_queries.cuh"
 #include "kernels/cuda/select/list_sinks.cuh"
 #include "kernels/cuda/select/list_softmax.cuh"
 
-// Two-stage selection of a list by one cluster in one launch: bounds of its pages, the pages that stay, the scores of
-// their keys and the best of those never leave the cluster's shared memory. For lists whose scored columns fit there.
+// Two-stage selection of a list by one cluster in one launch: bounds of its groups of pages and of its pages, the pages
+// that stay, the scores of their keys and the best of those never leave the cluster's shared memory. For lists whose
+// scored columns fit there.
 
 namespace winnow::cuda {
 
 // The granules that are scored: those of the pages of the greatest bounds that hold CandidateRows, the sinks', and all
-// from the last page boundary below the recent window on. Returns their number. All threads of a block; ends with a
+// from the last page boundary below the recent window on. Returns their number. `list` and its pages are those without
+// the groups that are left out, `kept_groups` the others, null where all are. All threads of a block; ends with a
 // barrier.
 __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, const SelectParams& params,
-                                                 const uint32_t* page_keys, const ListMemory& memory) {
+                                                 const uint32_t* kept_groups, const uint32_t* page_keys,
+                                                 const ListMemory& memory) {
   const uint32_t page_rows = params.pages.page_tokens, page_shift = __ffs(static_cast<int>(page_rows)) - 1;
   const uint32_t first_page = list.first >> page_shift, last_page = (list.last + page_rows - 1) >> page_shift;
   const CutRule rule{.rows = CandidateRows(params, list.budget),
@@ -32,6 +36,7 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
                      .last_row = list.last};
   uint32_t* const bins = memory.top_k.bins;
   const auto page_bins = ValueBins<kBins>::Between(memory.control.least_page, memory.control.greatest_page);
+#pragma unroll 4
   for (uint32_t page = first_page + threadIdx.x; page < last_page; page += kListThreads) {
     atomicAdd(&bins[page_bins.Of(page_keys[page])], rule.RowsOf(page));
   }
@@ -57,7 +62,9 @@ __device__ __forceinline__ uint32_t ListGranules(const SelectionList& list, cons
   }
   __syncthreads();
   const uint32_t count = VisitInOrder(wanted, last_granule, memory.before, memory.control.select.top_k.warp_rows,
-                                      [&](uint32_t granule, uint32_t place) { memory.granules[place] = granule; });
+                                      [&](uint32_t granule, uint32_t place) {
+                                        memory.granules[place] = UngroupedGranule(granule, kept_groups, page_rows);
+                                      });
   __syncthreads();
   return count;
 }
@@ -146,8 +153,8 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   StreamTables& tables = reinterpret_cast<StreamTables*>(dynamic + shape.tables)[warp];
   const uint32_t rank = ClusterRank(), blocks = ClusterBlocks(), index = blockIdx.x / blocks;
   if (threadIdx.x == 0) {
-    control.least_page = ~0u;
-    control.greatest_page = 0;
+    control.least_page = control.least_group = ~0u;
+    control.greatest_page = control.greatest_group = 0;
   }
   if (threadIdx.x < kMaxGroup) control.own_greatest[threadIdx.x] = 0;
   if (threadIdx.x == 0) {
@@ -189,33 +196,64 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (narrows) {
     uint32_t* const page_keys = shape.pages_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
                                                       : launch.page_keys + static_cast<int64_t>(shape.pages) * index;
+    const auto await_queries = [&] {
+      if (params.settled) {
+        await_inputs();
+        load_queries();
+      }
+      store_queries();
+    };
+    const auto clear_bins = [&] {
+      __syncthreads();
+      for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
+    };
+    const PageGroups groups = GroupsOf(params, list);
+    const uint32_t* const kept_groups = groups.leaves_out() ? memory.groups : nullptr;
+    const uint32_t first_tile = rank * kListWarps + warp, tile_step = blocks * kListWarps;
+    if (groups.leaves_out()) {
+      uint32_t* const keys = shape.groups_in_shared ? reinterpret_cast<uint32_t*>(memory.scores)
+                                                    : launch.group_keys + static_cast<int64_t>(shape.groups) * index;
+      const UnitTable table = GroupTable<kDim>(params, list);
+      UnitStream<UnitFormat::kBf16, 2 * kDim, true> stream(table, first_tile, tile_step, groups.end, ring, tables);
+      stream.Begin();
+      PrefetchTiles(table, first_tile, tile_step, groups.end);
+      await_queries();
+      PageSink sink{keys, shape.groups_in_shared, params.group, blocks, groups.end};
+      stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
+      sink.End(&control.least_group, &control.greatest_group);
+      clear_bins();
+      ClusterSync();
+      ListKeptGroups(list, groups, keys, control.least_group, control.greatest_group, memory);
+      ClusterArrive();  // the bounds of pages come in the place of those of groups
+    }
+    const SelectionList grouped = Grouped(list, groups);
     // The page that the recent window begins in is a candidate, and not scored.
     const uint32_t page_shift = __ffs(static_cast<int>(page_rows)) - 1;
-    const uint32_t last_page = (list.last + page_rows - 1) >> page_shift, scored_pages = list.last >> page_shift;
+    const uint32_t last_page = (grouped.last + page_rows - 1) >> page_shift, scored_pages = grouped.last >> page_shift;
     const uint32_t block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
                           params.blocks + list.first_block,
                           int64_t{4 * kDim} << block_shift,
                           4 * kDim,
-                          block_shift};
-    const uint32_t first_tile = rank * kListWarps + warp, tile_step = blocks * kListWarps;
+                          block_shift,
+                          kept_groups};
     UnitStream<UnitFormat::kBf16, 2 * kDim, false> stream(table, first_tile, tile_step, scored_pages, ring, tables);
     stream.Begin();
     PrefetchTiles(table, first_tile, tile_step, scored_pages);
-    if (params.settled) {
-      await_inputs();
-      load_queries();
+    if (groups.leaves_out()) {
+      ClusterWait();
+    } else {
+      await_queries();
     }
-    store_queries();
     PageSink sink{page_keys, shape.pages_in_shared, params.group, blocks, scored_pages};
     stream.Finish(dynamic + shape.page_operand, control.page_factors, sink);
     sink.End(&control.least_page, &control.greatest_page);
-    __syncthreads();
-    for (uint32_t bin = threadIdx.x; bin < kBins; bin += kListThreads) bins[bin] = 0;
+    clear_bins();
     if (last_page > scored_pages && threadIdx.x == 0) page_keys[scored_pages] = OrderedKey(FLT_MAX);
     ClusterSync();
-    const uint32_t count = ListGranules(list, params, page_keys, memory), tail = list.num_keys % kGranule;
+    const uint32_t count = ListGranules(grouped, params, kept_groups, page_keys, memory);
+    const uint32_t tail = list.num_keys % kGranule;
     granules = memory.granules;
     summed = (count - (tail != 0)) * kGranule;
     scored_end = summed + tail;

@@ -68,7 +68,7 @@ class RunScorer {
 #pragma unroll
       for (int i = 0; i < static_cast<int>(kRun); i += 32) {
         const uint32_t unit = table.Unit(min(first + run * run_step + i + lane_, end - 1));
-        columns.slots[run * kRun + i + lane_] = table.blocks[unit >> table.block_shift] << 5 | (unit & mask);
+        columns.slots[run * kRun + i + lane_] = table.Block(unit) << 5 | (unit & mask);
       }
     }
     __syncwarp();

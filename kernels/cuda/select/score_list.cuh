@@ -2,16 +2,23 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
+#include "kernels/cuda/select/page_groups.cuh"
 #include "kernels/cuda/select/run_scorer.cuh"
 #include "kernels/cuda/select/selection.h"
 
 namespace winnow::cuda {
 
-// The granules of each list that are scored, where not every key is.
+// The granules of each list that are scored, where not every key is; or the groups whose pages are, where not every
+// page is.
 struct ScoredGranules {
   const uint32_t* granules = nullptr;  // [num_lists, stride]; null: every key
   const uint32_t* counts = nullptr;    // [num_lists]; ~0u: every key of this list
   int64_t stride = 0;
+
+  // Those of a list; null: all of it.
+  __device__ const uint32_t* KeptOf(uint32_t index) const {
+    return granules == nullptr || counts[index] == ~0u ? nullptr : granules + stride * index;
+  }
 };
 
 // Columns of a list. The rows behind the last complete granule, all attended anyway, are scored for the captured mass,
@@ -33,7 +40,8 @@ struct ListColumns {
 
 struct ScoreLaunch {
   SelectParams params;
-  bool chained;  // behind kernels of the same call: lists and queries were there before those
+  bool chained;    // behind kernels of the same call: lists and queries were there before those
+  bool of_groups;  // bounds of groups in the place of pages'
   ScoredGranules granules;
   float* scores;  // [num_lists, group, stride]
   int64_t stride;
@@ -67,11 +75,22 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
                   nullptr,
                   params.keys.scale_stride};
   if constexpr (kPages) {
-    end = summed = list.num_keys / page_rows;
-    table.data = static_cast<const uint8_t*>(params.pages.bounds);
-    table.block_shift = page_rows == 8 ? 2 : page_rows == 16 ? 1 : 0;
-    table.unit_stride = 2 * kDim;
-    table.block_stride = table.unit_stride << table.block_shift;
+    const uint32_t* kept = launch.granules.KeptOf(index);
+    const PageGroups groups = GroupsOf(params, list);
+    if (launch.of_groups) {
+      table = GroupTable<kDim / 2>(params, list);
+      end = summed = groups.leaves_out() ? groups.end : 0;
+    } else {
+      end = summed = (kept == nullptr ? list : Grouped(list, groups)).num_keys / page_rows;
+      table = {static_cast<const uint8_t*>(params.pages.bounds),
+               nullptr,
+               params.blocks + list.first_block,
+               2 * kDim,
+               2 * kDim,
+               page_rows == 8 ? 2u : page_rows == 16 ? 1u : 0u,
+               kept};
+      table.block_stride <<= table.block_shift;
+    }
   } else {
     const ListColumns scored = ListColumns::Of(list, index, launch.granules);
     end = scored.scored;

@@ -9,6 +9,47 @@
 
 namespace winnow::cuda {
 
+// Lists the groups of each list's pages that stay.
+__global__ void __launch_bounds__(kMaxSelectThreads) KeptGroupsKernel(const __grid_constant__ SelectLaunch launch) {
+  extern __shared__ __align__(128) uint8_t dynamic[];
+  LetDependentsStart();
+  const SelectParams& params = launch.params;
+  const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);
+  const uint32_t index = blockIdx.x / ClusterBlocks();
+  const SelectionList list = params.lists[index];
+  WaitForInputs();
+  const PageGroups groups = GroupsOf(params, list);
+  if (!groups.leaves_out()) {
+    if (threadIdx.x == 0 && ClusterRank() == 0) launch.group_counts[index] = ~0u;
+    return;
+  }
+  const Importance<ImportanceKind::kMax> importance{
+      .scores = launch.group_scores + launch.group_stride * params.group * index,
+      .stride = launch.group_stride,
+      .lse = nullptr,
+      .scored_end = groups.end,
+      .group = params.group,
+      .aligned = true};
+  const CutRule rule{.rows = groups.kept, .mass = 0, .by_mass = false, .unit_rows = 1, .first_row = 0, .last_row = 0};
+  MarkTopK(importance, groups.begin, groups.end, groups.kept, rule, memory.top_k);
+  if (ClusterRank() != 0) return;
+  // Those that always stay.
+  const uint32_t end = (list.num_keys + groups.rows - 1) / groups.rows;
+  uint32_t* const bitmap = memory.top_k.bitmap;
+  for (uint32_t word = (groups.end + 31) / 32 + threadIdx.x; word < (end + 31) / 32; word += blockDim.x) {
+    bitmap[word] = 0;
+  }
+  __syncthreads();
+  const auto keep = [&](uint32_t group) { atomicOr(&bitmap[group / 32], 1u << group % 32); };
+  for (uint32_t group = threadIdx.x; group < groups.begin; group += blockDim.x) keep(group);
+  for (uint32_t group = groups.end + threadIdx.x; group < end; group += blockDim.x) keep(group);
+  __syncthreads();
+  uint32_t* const kept = launch.kept_groups + launch.group_stride * index;
+  const uint32_t count = VisitMarked(bitmap, end, memory.top_k.control->warp_rows,
+                                     [&](uint32_t group, uint32_t place) { kept[place] = group; });
+  if (threadIdx.x == 0) launch.group_counts[index] = count;
+}
+
 // Narrows each list's pages down to those of the greatest bound that hold CandidateRows, and lists the granules that
 // are scored: theirs, the sinks', and all from the last page boundary below the recent window on.
 __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __grid_constant__ SelectLaunch launch) {
@@ -17,15 +58,18 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
   const SelectParams& params = launch.params;
   const SelectMemory memory = SelectMemory::Of(dynamic, launch.capacity, false);
   const uint32_t index = blockIdx.x / ClusterBlocks();
-  const SelectionList list = params.lists[index];
-  const uint32_t page_rows = params.pages.page_tokens, selectable = list.last > list.first ? list.last - list.first : 0;
+  const SelectionList whole = params.lists[index];
+  const uint32_t page_rows = params.pages.page_tokens,
+                 selectable = whole.last > whole.first ? whole.last - whole.first : 0;
   uint32_t* granules = launch.granules + static_cast<int64_t>(launch.max_granules) * index;
   WaitForInputs();
-  const uint32_t candidates = CandidateRows(params, list.budget);
+  const uint32_t candidates = CandidateRows(params, whole.budget);
   if (selectable <= candidates || selectable < params.score_all_below) {
     if (threadIdx.x == 0 && ClusterRank() == 0) launch.granule_counts[index] = ~0u;
     return;
   }
+  const uint32_t* const kept = launch.KeptGroups().KeptOf(index);
+  const SelectionList list = kept == nullptr ? whole : Grouped(whole, GroupsOf(params, whole));
   const Importance<ImportanceKind::kMax> importance{
       .scores = launch.page_scores + launch.page_stride * params.group * index,
       .stride = launch.page_stride,
@@ -58,8 +102,9 @@ __global__ void __launch_bounds__(kMaxSelectThreads) CandidatesKernel(const __gr
   const uint32_t window = list.last / page_rows * page_rows / kGranule;
   for (uint32_t g = window + threadIdx.x; g < last_granule; g += blockDim.x) want(g);
   __syncthreads();
-  const uint32_t count = VisitMarked(wanted, last_granule, memory.top_k.control->warp_rows,
-                                     [&](uint32_t granule, uint32_t place) { granules[place] = granule; });
+  const uint32_t count = VisitMarked(
+      wanted, last_granule, memory.top_k.control->warp_rows,
+      [&](uint32_t granule, uint32_t place) { granules[place] = UngroupedGranule(granule, kept, page_rows); });
   if (threadIdx.x == 0) launch.granule_counts[index] = count;
 }
 

@@ -17,10 +17,14 @@ struct SelectLaunch {
   const SoftmaxPart* parts;  // [max_runs, 8]; null where no softmax is wanted
   uint32_t* granules;        // [max_granules]; null: every key is scored
   uint32_t* granule_counts;
-  int64_t key_stride, page_stride;
+  const float* group_scores;  // [group, group_stride]
+  uint32_t* kept_groups;      // [group_stride]; null: no groups are left out
+  uint32_t* group_counts;
+  int64_t key_stride, page_stride, group_stride;
   uint32_t max_runs, max_granules;
 
   __device__ ScoredGranules Granules() const { return {granules, granule_counts, max_granules}; }
+  __device__ ScoredGranules KeptGroups() const { return {kept_groups, group_counts, group_stride}; }
 };
 
 struct SelectControl {

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "common/base/check.h"
 #include "kernels/cuda/select/cluster_select.cuh"
 #include "kernels/cuda/select/list_launch.cuh"
 #include "kernels/cuda/select/select_list.cuh"
@@ -96,7 +97,7 @@ T* Take(size_t& offset, void* scratch, size_t count) {
 
 // Scores and selection of one call, and their scratch.
 struct Plan {
-  ScoreLaunch keys = {}, pages = {};
+  ScoreLaunch keys = {}, pages = {}, groups = {};
   SelectLaunch select = {};
   size_t scratch_bytes = 0;
 };
@@ -118,6 +119,14 @@ Plan PlanFor(const SelectParams& params, bool pages_alone) {
   const uint32_t max_granules = two_stage ? (params.max_keys + kGranule - 1) / kGranule : 0;
   uint32_t* granules = Take<uint32_t>(bytes, params.scratch, lists * max_granules);
   uint32_t* counts = Take<uint32_t>(bytes, params.scratch, lists);
+  const bool by_groups = two_stage && LeavesOutGroups(params);
+  // One more than there are complete ones, as a list may end in another.
+  const int64_t group_stride =
+      by_groups ? (params.max_keys / (kGroupPages * params.pages.page_tokens) + 32) / 32 * 32 : 0;
+  float* group_scores = Take<float>(bytes, params.scratch, lists * group * group_stride);
+  uint32_t* kept_groups = Take<uint32_t>(bytes, params.scratch, lists * group_stride);
+  uint32_t* group_counts = Take<uint32_t>(bytes, params.scratch, by_groups ? lists : 0);
+  if (!by_groups) kept_groups = nullptr;
 
   if (!wants_softmax) parts = nullptr;
   plan.select = {.params = params,
@@ -128,24 +137,38 @@ Plan PlanFor(const SelectParams& params, bool pages_alone) {
                  .parts = parts,
                  .granules = two_stage ? granules : nullptr,
                  .granule_counts = counts,
+                 .group_scores = group_scores,
+                 .kept_groups = kept_groups,
+                 .group_counts = group_counts,
                  .key_stride = key_stride,
                  .page_stride = page_stride,
+                 .group_stride = group_stride,
                  .max_runs = max_runs,
                  .max_granules = max_granules};
   plan.keys = {.params = params,
                .chained = two_stage,
+               .of_groups = false,
                .granules = {two_stage ? granules : nullptr, counts, max_granules},
                .scores = key_scores,
                .stride = key_stride,
                .parts = parts,
                .max_runs = max_runs};
   plan.pages = {.params = params,
-                .chained = false,
-                .granules = {},
+                .chained = by_groups,
+                .of_groups = false,
+                .granules = {kept_groups, group_counts, group_stride},
                 .scores = page_scores,
                 .stride = page_stride,
                 .parts = pages_alone ? parts : nullptr,
                 .max_runs = max_runs};
+  plan.groups = {.params = params,
+                 .chained = false,
+                 .of_groups = true,
+                 .granules = {},
+                 .scores = group_scores,
+                 .stride = group_stride,
+                 .parts = nullptr,
+                 .max_runs = 0};
   return plan;
 }
 
@@ -165,9 +188,11 @@ void ScoreKeys(Stream stream, const ScoreLaunch& launch) {
   }
 }
 
+// Of pages, or of groups.
 void ScorePageBounds(Stream stream, const ScoreLaunch& launch) {
   constexpr UnitFormat kFormat = UnitFormat::kBf16;
-  const uint32_t pages = launch.params.max_keys / launch.params.pages.page_tokens;
+  const uint32_t unit_rows = launch.params.pages.page_tokens * (launch.of_groups ? kGroupPages : 1);
+  const uint32_t pages = (launch.of_groups ? launch.params.max_keys : MostGroupedKeys(launch.params)) / unit_rows;
   switch (launch.params.head_dim) {
     case 64:
       return LaunchScore<kFormat, 128, true>(stream, launch, pages);
@@ -219,14 +244,28 @@ bool LaunchClusterSelection(Stream stream, const SelectLaunch& launch) {
   return true;
 }
 
+void KeepGroups(Stream stream, const Plan& plan) {
+  const SelectParams& params = plan.select.params;
+  WINNOW_CHECK(params.captured_mass == nullptr);  // which wants the bounds of every page
+  const auto groups = static_cast<uint32_t>(plan.select.group_stride);
+  const uint32_t kept = GroupsOf(params, {.budget = params.max_budget}).kept;
+  SelectLaunch narrow = plan.select;
+  narrow.capacity = CapacityFor(std::min(kept, groups), groups);
+  narrow.bitmap_words = BitmapWords(groups);
+  ScorePageBounds(stream, plan.groups);
+  LaunchSelection(stream, narrow, groups, false, KeptGroupsKernel);
+}
+
 void Select(Stream stream, const SelectParams& params) {
   const Plan plan = PlanFor(params, false);
   const bool two_stage = IsTwoStage(params);
-  if (two_stage && LaunchListSelection(stream, params, const_cast<float*>(plan.select.page_scores), plan.keys.scores,
-                                       plan.keys.stride)) {
+  if (two_stage &&
+      LaunchListSelection(stream, params, plan.pages.scores, plan.groups.scores, plan.keys.scores, plan.keys.stride)) {
     return;
   }
   if (two_stage) {
+    WINNOW_CHECK(MostGroupedKeys(params) <= kMostBitmapKeys);
+    if (LeavesOutGroups(params)) KeepGroups(stream, plan);
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;
     const uint32_t candidates = CandidateRows(params, params.max_budget) / params.pages.page_tokens + 4;
@@ -310,6 +349,7 @@ void TopK(Stream stream, const float* values, int64_t stride, const SelectionLis
 void Score(Stream stream, const SelectParams& params, float* scores, int64_t stride) {
   ScoreKeys(stream, {.params = params,
                      .chained = false,
+                     .of_groups = false,
                      .granules = {},
                      .scores = scores,
                      .stride = stride,
@@ -320,6 +360,7 @@ void Score(Stream stream, const SelectParams& params, float* scores, int64_t str
 void ScorePages(Stream stream, const SelectParams& params, float* scores, int64_t stride) {
   ScorePageBounds(stream, {.params = params,
                            .chained = false,
+                           .of_groups = false,
                            .granules = {},
                            .scores = scores,
                            .stride = stride,

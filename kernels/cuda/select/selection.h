@@ -3,6 +3,8 @@
 #include <cstdint>
 
 #include "common/base/dtype.h"
+#include "common/base/kv_layout.h"
+#include "common/base/page_groups.h"
 #include "kernels/cuda/device/stream.h"
 
 namespace winnow::cuda {
@@ -34,7 +36,14 @@ struct KeyStore {
 struct PageStore {
   const void* bounds = nullptr;  // [num_blocks][32 / page_tokens][2 * head_dim] bf16: max | min, in the block's order
   int page_tokens = 16;          // 8, 16 or 32
+  // Bounds of groups of kGroupPages pages; null: none are kept. Of each GroupBlocks(page_tokens) blocks of `blocks`,
+  // [2 * head_dim] bf16 as above, so that a list's first_block is a multiple of that. Behind the last one there is room
+  // for kGroupPages - 1 more, which are read and do not count.
+  const void* group_bounds = nullptr;
 };
+constexpr uint32_t GroupBlocks(uint32_t page_tokens) {
+  return kGroupPages * page_tokens / kBlockTokens;
+}
 
 enum class Aggregation : uint8_t { kSoftmaxSum, kMax, kMean };  // over the queries of a group
 
@@ -59,7 +68,10 @@ struct SelectParams {
   uint32_t candidate_factor = 0;
   uint32_t min_candidates = 0;
   uint32_t score_all_below = 0;  // two-stage: every key is scored of lists with fewer selectable ones
-  bool none_below = false;       // none of the launch has fewer: speed alone
+  // Two-stage, where pages have group_bounds: rows of groups whose pages are scored (page_groups.h); 0: all. Not with
+  // captured_mass.
+  uint32_t group_candidates = 0;
+  bool none_below = false;  // none of the launch has fewer: speed alone
   // Policy mass: the fewest rows that bring what sinks and window hold to this share of the softmax over the scored
   // keys, averaged over the group, and at most budget; 0: top-k.
   float min_mass = 0;
@@ -86,10 +98,30 @@ constexpr uint32_t CandidateRows(const SelectParams& params, uint32_t budget) {
   return static_cast<uint32_t>(most < kMost ? most : kMost);
 }
 
+// Two-stage: the groups of a list's pages, which are not looked at where the list is scored whole.
+constexpr PageGroups GroupsOf(const SelectParams& params, const SelectionList& list) {
+  return PageGroupsOf(static_cast<uint32_t>(params.pages.page_tokens),
+                      params.pages.group_bounds == nullptr ? 0 : params.group_candidates,
+                      CandidateRows(params, list.budget), list.first, list.last);
+}
+// Whether lists of a launch may leave out groups.
+constexpr bool LeavesOutGroups(const SelectParams& params) {
+  return params.group_candidates > 0 && params.pages.group_bounds != nullptr;
+}
+// Most keys of a list that are left when the groups that it leaves out are taken away, where max_kept is promised.
+constexpr uint32_t MostGroupedKeys(const SelectParams& params) {
+  if (params.max_kept == 0 || !LeavesOutGroups(params)) return params.max_keys;
+  const PageGroups groups = PageGroupsOf(static_cast<uint32_t>(params.pages.page_tokens), params.group_candidates,
+                                         CandidateRows(params, params.max_budget), 0, 0);
+  const uint64_t most = (uint64_t{groups.kept} + params.max_kept / groups.rows + 4) * groups.rows;
+  return most < params.max_keys ? static_cast<uint32_t>(most) : params.max_keys;
+}
+
 // A list's result depends on the list alone: not on the others of the launch, nor on max_keys and max_budget. Pointers
 // of the stores are aligned to 16 bytes, and so are key_stride and block_stride.
 //
-// Two-stage: pages by the greatest bound of the group's queries, the fewest that hold CandidateRows selectable
+// Two-stage: where a list has more groups of pages than may stay, those of the greatest bound; of the pages of these,
+// or of all, pages by the greatest bound of the group's queries, the fewest that hold CandidateRows selectable
 // rows; scored are their keys, the sinks and the window, in granules of 16 rows.
 struct SelectionKernels {
   size_t (*select_scratch_bytes)(const SelectParams&);

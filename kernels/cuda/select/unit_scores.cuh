@@ -38,7 +38,7 @@ using UnitSum = std::conditional_t<kFormat == UnitFormat::kI8, int32_t, float>;
 struct UnitTable {
   const uint8_t* data;
   const float* scales;     // [num_blocks, 32], scale_stride floats apart; with HasScales
-  const uint32_t* blocks;  // of the list
+  const uint32_t* blocks;  // of the list; null: 0, 1, ...
   int64_t block_stride;    // bytes
   int64_t unit_stride;
   uint32_t block_shift;  // 2^block_shift units to a block
@@ -47,6 +47,9 @@ struct UnitTable {
 
   __device__ uint32_t Unit(uint32_t column) const {
     return granules == nullptr ? column : granules[column / kGranule] * kGranule + column % kGranule;
+  }
+  __device__ uint32_t Block(uint32_t unit) const {
+    return blocks == nullptr ? unit >> block_shift : blocks[unit >> block_shift];
   }
 };
 

@@ -140,7 +140,7 @@ class UnitStream {
   __device__ __forceinline__ Place LookUp(int batch) const {
     const uint32_t tile = min(2 * batch + lane_ / 16, num_tiles_ - 1);
     const uint32_t unit = table_.Unit(min(first_ + tile * step_ + lane_ % 16, end_ - 1));
-    return {table_.blocks[unit >> table_.block_shift], unit & ((1u << table_.block_shift) - 1)};
+    return {table_.Block(unit), unit & ((1u << table_.block_shift) - 1)};
   }
   __device__ __forceinline__ void Publish(int batch, const Place& place) {
     tables_.offsets[batch % 2][lane_] = place.block * table_.block_stride + place.in_block * table_.unit_stride;
@@ -150,7 +150,7 @@ class UnitStream {
   // Where the tiles from `tile` on lie, one to a lane.
   __device__ __forceinline__ void LookUpTiles(int tile) {
     const uint32_t unit = table_.Unit(first_ + min(tile + lane_, num_tiles_ - 1) * step_);
-    pending_.block = table_.blocks[unit >> table_.block_shift];
+    pending_.block = table_.Block(unit);
     pending_.in_block = unit & ((1u << table_.block_shift) - 1);
   }
   __device__ __forceinline__ void ProduceTogether(int tile, int slab) {

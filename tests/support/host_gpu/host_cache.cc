@@ -53,7 +53,31 @@ void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t positi
   }
 }
 
-void Append(Stream, const cuda::AppendParams& p) {
+// The bounds of groups that rows complete, from their pages'.
+void BoundGroups(Stream, const cuda::AppendParams& p) {
+  const size_t dim = p.head_dim, per_block = kBlockTokens / p.page_tokens;
+  const uint32_t rows = kGroupPages * p.page_tokens;
+  for (int list = 0; list < p.num_lists; ++list) {
+    if (p.positions[list] == cuda::kNoPosition) continue;
+    const uint32_t first_block = p.lists[list].first_block;
+    for (uint32_t group = p.positions[list] / rows; (group + 1) * rows <= p.positions[list] + p.rows_per_list;
+         ++group) {
+      auto* const bounds =
+          static_cast<uint16_t*>(p.group_bounds) + (first_block / cuda::GroupBlocks(p.page_tokens) + group) * 2 * dim;
+      for (uint32_t page = group * kGroupPages; page < (group + 1) * kGroupPages; ++page) {
+        const size_t block = p.blocks[first_block + page / per_block];
+        const auto* const of_page =
+            static_cast<const uint16_t*>(p.bounds) + (block * per_block + page % per_block) * 2 * dim;
+        for (size_t d = 0; d < 2 * dim; ++d) {
+          const float own = Bf16ToF32(of_page[d]), held = Bf16ToF32(bounds[d]);
+          if (page % kGroupPages == 0 || (d < dim ? own > held : own < held)) bounds[d] = of_page[d];
+        }
+      }
+    }
+  }
+}
+
+void Append(Stream stream, const cuda::AppendParams& p) {
   const size_t dim = p.head_dim, row_elements = 2 * dim;
   for (int list = 0; list < p.num_lists; ++list) {
     if (p.positions[list] == cuda::kNoPosition) continue;
@@ -82,6 +106,7 @@ void Append(Stream, const cuda::AppendParams& p) {
       }
     }
   }
+  if (p.group_bounds != nullptr) BoundGroups(stream, p);
 }
 
 void AssignSlotsOfList(const cuda::AssignSlotsParams& p, size_t i, uint32_t plan) {
@@ -182,6 +207,7 @@ void Gather(Stream, const void* row_pool, size_t row_bytes, const cuda::Selectio
 cuda::CacheKernels HostCacheKernels() {
   cuda::CacheKernels kernels{};
   kernels.append = Append;
+  kernels.bound_groups = BoundGroups;
   kernels.assign_slots = AssignSlots;
   kernels.push = Push;
   kernels.raise = Raise;

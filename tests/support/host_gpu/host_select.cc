@@ -14,6 +14,40 @@ namespace {
 
 using cuda::Stream;
 
+// The greatest bound by the queries of a group, of [2 * head_dim] maxima and minima.
+float BoundOf(const cuda::SelectParams& p, const cuda::SelectionList& list, const uint16_t* greatest) {
+  float best = -INFINITY;
+  for (int g = 0; g < p.group; ++g) {
+    const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
+    float bound = 0;
+    for (int d = 0; d < p.head_dim; ++d) {
+      bound += std::max(query[d], 0.0f) * Bf16ToF32(greatest[d]) +
+               std::min(query[d], 0.0f) * Bf16ToF32(greatest[p.head_dim + d]);
+    }
+    best = std::max(best, bound);
+  }
+  return best;
+}
+
+// Leaves the pages of groups that do not stay nothing to be chosen for.
+void LeaveOutGroups(const cuda::SelectParams& p, const cuda::SelectionList& list, std::vector<float>& best) {
+  const PageGroups groups = GroupsOf(p, list);
+  if (!groups.leaves_out()) return;
+  const auto* const bounds =
+      static_cast<const uint16_t*>(p.pages.group_bounds) +
+      list.first_block / cuda::GroupBlocks(static_cast<uint32_t>(p.pages.page_tokens)) * size_t{2} * p.head_dim;
+  std::vector<float> of_group(groups.end);
+  for (uint32_t group = groups.begin; group < groups.end; ++group) {
+    of_group[group] = BoundOf(p, list, bounds + size_t{group} * 2 * p.head_dim);
+  }
+  std::vector<uint32_t> order(groups.end - groups.begin);
+  std::iota(order.begin(), order.end(), groups.begin);
+  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return of_group[a] > of_group[b]; });
+  for (size_t i = groups.kept; i < order.size(); ++i) {
+    std::fill_n(best.begin() + order[i] * kGroupPages, kGroupPages, -INFINITY);
+  }
+}
+
 // Two-stage: rows whose keys are scored, in granules of 16.
 std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionList& list) {
   constexpr uint32_t kGranule = 16;
@@ -26,16 +60,9 @@ std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionL
     const size_t block = p.blocks[list.first_block + i * page / kBlockTokens];
     const auto* const greatest = static_cast<const uint16_t*>(p.pages.bounds) +
                                  (block * (kBlockTokens / page) + i * page % kBlockTokens / page) * 2 * p.head_dim;
-    for (int g = 0; g < p.group; ++g) {
-      const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
-      float bound = 0;
-      for (int d = 0; d < p.head_dim; ++d) {
-        bound += std::max(query[d], 0.0f) * Bf16ToF32(greatest[d]) +
-                 std::min(query[d], 0.0f) * Bf16ToF32(greatest[p.head_dim + d]);
-      }
-      best[i] = std::max(best[i], bound);
-    }
+    best[i] = BoundOf(p, list, greatest);
   }
+  LeaveOutGroups(p, list, best);
   std::vector<uint32_t> order(best.size() - list.first / page);
   std::iota(order.begin(), order.end(), list.first / page);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return best[a] > best[b]; });

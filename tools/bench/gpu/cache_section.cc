@@ -11,6 +11,7 @@ void Check(GpuContext& gpu) {
     for (const int page_tokens : {8, 16, 32}) CheckIndexOfInt8Rows(gpu, head_dim, page_tokens);
     CheckMassOfInt8Rows(gpu, head_dim);
   }
+  CheckPageGroups(gpu);
   CheckAssignSlots(gpu);
   CheckMoves(gpu);
   CheckFlags(gpu);

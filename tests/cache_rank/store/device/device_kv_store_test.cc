@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <random>
 #include <set>
 
 #include "cache_rank/select/device/device_plan.h"
 #include "common/selection/presets.h"
 #include "tests/support/host_gpu/host_device.h"
+#include "tests/support/host_gpu/host_table.h"
 #include "tests/support/status_matchers.h"
 
 namespace winnow {
@@ -69,6 +72,73 @@ TEST_F(DeviceKvStoreTest, RowsInPlaceTakeTheirBlocksFromTheInferenceRank) {
   EXPECT_THAT(store->OpenAt(100, blocks, nullptr), IsOkStatus());
 }
 
+// Whether rows come together or one by one, in a sequence of their own or with blocks of another.
+TEST_F(DeviceKvStoreTest, BoundsOfGroupsAreThoseOfAllTheirRows) {
+  constexpr uint32_t kRows = 600, kGroups = 2, kFeatures = 2 * 64;
+  SelectionSpec spec = Spec();
+  spec.min_candidate_tokens = 0;
+  spec.group_candidate_tokens = 1;
+  DeviceKvShape shape = DeviceKvShapeFor(spec, kLayout, 2, 1000, 2000);
+  ASSERT_TRUE(shape.page_groups);
+  const auto store = DeviceKvStore::Create(&test::HostGpuTable(), device_.get(), shape).value();
+  const uint32_t sequence = store->Open(1000, nullptr).value();
+  std::mt19937 random(1);
+  std::vector<uint16_t> rows(size_t{2} * kRows * kFeatures);  // of both kv heads, of one sign and size
+  for (uint16_t& element : rows) element = static_cast<uint16_t>(0x3f00 + random() % 0x100);
+  const auto part = [&](uint32_t first, uint32_t count) {
+    std::vector<uint16_t> out;
+    for (size_t head = 0; head < 2; ++head) {
+      const auto begin = rows.begin() + static_cast<int64_t>((head * kRows + first) * kFeatures);
+      out.insert(out.end(), begin, begin + int64_t{count} * kFeatures);
+    }
+    return out;
+  };
+  ASSERT_THAT(store->AppendRange(sequence, 1, 0, 300, part(0, 300).data(), nullptr), IsOkStatus());
+  ASSERT_THAT(store->AppendRange(sequence, 1, 300, 200, part(300, 200).data(), nullptr), IsOkStatus());
+  for (uint32_t row = 500; row < kRows; ++row) {
+    ASSERT_THAT(store->AppendRange(sequence, 1, row, 1, part(row, 1).data(), nullptr), IsOkStatus());
+  }
+  const auto bounds_of = [&](size_t head) {
+    const size_t first = store->FirstBlock(sequence, kLayout.list(1, static_cast<int>(head))) / cuda::GroupBlocks(16);
+    const auto* const bounds = static_cast<const uint16_t*>(store->pages().group_bounds) + first * kFeatures;
+    return std::vector<uint16_t>(bounds, bounds + kGroups * kFeatures);
+  };
+  std::vector<std::vector<uint16_t>> expected;
+  for (size_t head = 0; head < 2; ++head) {
+    std::vector<uint16_t>& of_head = expected.emplace_back();
+    for (uint32_t group = 0; group < kGroups; ++group) {
+      std::vector<uint16_t> most(64, 0), least(64, 0xffff);
+      for (uint32_t row = group * 256; row < (group + 1) * 256; ++row) {
+        for (size_t d = 0; d < 64; ++d) {
+          const uint16_t element = rows[(head * kRows + row) * kFeatures + d];
+          most[d] = std::max(most[d], element);
+          least[d] = std::min(least[d], element);
+        }
+      }
+      of_head.insert(of_head.end(), most.begin(), most.end());
+      of_head.insert(of_head.end(), least.begin(), least.end());
+    }
+    EXPECT_EQ(bounds_of(head), of_head) << head;
+  }
+  auto* const of_head = static_cast<uint16_t*>(const_cast<void*>(store->pages().group_bounds)) +
+                        store->FirstBlock(sequence, kLayout.list(1, 0)) / cuda::GroupBlocks(16) * kFeatures;
+  std::fill_n(of_head, kGroups * kFeatures, 0);
+  store->BoundGroups(sequence, 1, kRows, nullptr);
+  EXPECT_EQ(bounds_of(0), expected[0]);
+}
+
+TEST_F(DeviceKvStoreTest, GroupsAreKeptWhereContextsMayLeaveSomeOut) {
+  SelectionSpec spec = FindPreset("winnow").value();
+  const auto bytes_of = [&](uint32_t max_positions) {
+    return BytesOf(DeviceKvShapeFor(spec, kLayout, 3, max_positions, 1000)).group_bounds;
+  };
+  EXPECT_EQ(bytes_of(131072), 0u) << "all of them stay";
+  spec.group_candidate_tokens = 65536;
+  EXPECT_EQ(bytes_of(65536), 0u);
+  // 512 groups of 256 rows of each list, of each 64 greatest and least elements, and 15 behind the last.
+  EXPECT_EQ(bytes_of(131072), (size_t{3} * kLayout.num_lists() * 512 + 15) * 256);
+}
+
 TEST_F(DeviceKvStoreTest, KeysThatNothingMayReadNeedACopy) {
   SelectionSpec spec = Spec();
   spec.key_copy = KeyCopy::kNone;
@@ -85,6 +155,14 @@ TEST_F(DeviceKvStoreTest, ReleasedBlocksAreGivenAgain) {
   store_->Release(a);
   EXPECT_EQ(store_->free_blocks(), shape_.num_blocks);
   EXPECT_THAT(store_->Open(1000, nullptr), IsOkStatus());
+}
+
+TEST_F(DeviceKvStoreTest, RowsThatAreSentAreOfContextsOfLessThanAMillion) {
+  DeviceKvShape shape = DeviceKvShapeFor(Spec(), kLayout, 1, 1 << 20, 1000);
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape),
+              FailsWith(absl::StatusCode::kInvalidArgument, HasSubstr("at most 786432")));
+  shape.pool_slots = 0;
+  EXPECT_THAT(DeviceKvStore::Create(&table_, device_.get(), shape), IsOkStatus());
 }
 
 TEST_F(DeviceKvStoreTest, RefusesWhatWasNotPlannedFor) {

@@ -5,6 +5,7 @@
 namespace winnow {
 
 void CheckAppend(GpuContext& gpu);
+void CheckPageGroups(GpuContext& gpu);
 void CheckAssignSlots(GpuContext& gpu);
 void CheckMoves(GpuContext& gpu);  // gather and push
 void CheckFlags(GpuContext& gpu);  // raise and wait

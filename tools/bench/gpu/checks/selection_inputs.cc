@@ -50,7 +50,8 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
                      .last = std::max(recent, std::min(kSinks, n)),
                      .budget = i % 4 == 3 ? budget / 3 : budget,
                      .query = static_cast<uint32_t>(num_keys.size() - 1 - i)});
-    blocks.resize(blocks.size() + (n + kBlock - 1) / kBlock);
+    const size_t whole = s.group_candidates > 0 ? cuda::GroupBlocks(s.page_tokens) : 1;
+    blocks.resize((blocks.size() + (n + kBlock - 1) / kBlock + whole - 1) / whole * whole);
     max_keys = std::max(max_keys, n);
   }
   std::iota(blocks.begin(), blocks.end(), 0u);
@@ -112,6 +113,22 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
     }
   }
   if (s.dtype == Dtype::kI8) scales_ = scales;
+  std::vector<uint16_t> of_groups;
+  if (s.group_candidates > 0) {
+    const size_t group_blocks = cuda::GroupBlocks(s.page_tokens), groups = num_blocks / group_blocks;
+    group_bounds_.resize(groups * 2 * dim);
+    for (size_t g = 0; g < groups; ++g) {
+      for (size_t d = 0; d < 2 * dim; ++d) {
+        float& bound = group_bounds_[g * 2 * dim + d];
+        for (size_t p = 0; p < kGroupPages; ++p) {
+          const float own = bounds_[(size_t{blocks[g * group_blocks + p / pages]} * pages + p % pages) * 2 * dim + d];
+          bound = p == 0 ? own : d < dim ? std::max(bound, own) : std::min(bound, own);
+        }
+      }
+    }
+    of_groups.resize(group_bounds_.size() + (kGroupPages - 1) * 2 * dim, 0x7fc0);  // NaNs behind the last
+    std::transform(group_bounds_.begin(), group_bounds_.end(), of_groups.begin(), Bf16Bits);
+  }
   params_ = {.lists = gpu.Upload(lists),
              .num_lists = static_cast<int>(lists.size()),
              .blocks = gpu.Upload(blocks),
@@ -121,14 +138,17 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
                       .scales = scaled ? gpu.Upload(scales) : nullptr,
                       .scale_stride = s.dtype == Dtype::kI8 ? 2u : 1u,
                       .dtype = s.dtype},
-             .pages = {.bounds = gpu.Upload(bounds), .page_tokens = s.page_tokens},
+             .pages = {.bounds = gpu.Upload(bounds),
+                       .page_tokens = s.page_tokens,
+                       .group_bounds = of_groups.empty() ? nullptr : gpu.Upload(of_groups)},
              .head_dim = s.head_dim,
              .group = s.group,
              .queries = gpu.Upload(queries),
              .scale = scale,
              .max_keys = max_keys,
              .max_budget = max_budget,
-             .max_kept = kSinks + kRecent + kBlock};
+             .max_kept = kSinks + kRecent + kBlock,
+             .group_candidates = s.group_candidates};
 }
 
 cuda::SelectParams SelectionInputs::Params() const {
@@ -147,6 +167,11 @@ float SelectionInputs::KeyScale(const cuda::SelectionList& list, uint32_t row) c
 double SelectionInputs::Bound(const cuda::SelectionList& list, uint32_t page, int d) const {
   const uint32_t pages = kBlock / shape.page_tokens;
   return bounds_[(size_t{blocks[list.first_block + page / pages]} * pages + page % pages) * 2 * shape.head_dim + d];
+}
+
+double SelectionInputs::GroupBound(const cuda::SelectionList& list, uint32_t group, int d) const {
+  const size_t number = list.first_block / cuda::GroupBlocks(shape.page_tokens) + group;
+  return group_bounds_[number * 2 * shape.head_dim + d];
 }
 
 std::vector<float> Int8Rounded(const float* query, int head_dim) {
@@ -223,6 +248,11 @@ ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const cuda::Select
 ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const cuda::SelectionList& list) {
   return ScoreInF64(inputs, list, list.num_keys / inputs.shape.page_tokens, 2 * inputs.shape.head_dim, true,
                     [&](uint32_t c, int d) { return inputs.Bound(list, c, d); });
+}
+
+ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t num_groups) {
+  return ScoreInF64(inputs, list, num_groups, 2 * inputs.shape.head_dim, true,
+                    [&](uint32_t c, int d) { return inputs.GroupBound(list, c, d); });
 }
 
 }  // namespace winnow

@@ -13,8 +13,9 @@ struct SelectionShape {
   int group = 5;
   Dtype dtype = Dtype::kBf16;
   int page_tokens = 16;
-  bool rows = false;     // keys lie in rows of keys and values
-  bool one_key = false;  // all keys are the same
+  bool rows = false;              // keys lie in rows of keys and values
+  bool one_key = false;           // all keys are the same
+  uint32_t group_candidates = 0;  // SelectParams; 0: no bounds of groups of pages are kept
 };
 
 class SelectionInputs {
@@ -36,11 +37,14 @@ class SelectionInputs {
   float KeyScale(const cuda::SelectionList& list, uint32_t row) const;  // of int8; 0: a key of zeros
   // Page p's pseudo-key: the maxima, then the minima.
   double Bound(const cuda::SelectionList& list, uint32_t page, int d) const;
+  // The same of a group of pages.
+  double GroupBound(const cuda::SelectionList& list, uint32_t group, int d) const;
 
  private:
-  std::vector<float> keys_;    // [num_blocks, 32, head_dim] as stored, scales applied
-  std::vector<float> scales_;  // [num_blocks, 32, 2] of int8
-  std::vector<float> bounds_;  // [num_blocks, 32 / page_tokens, 2 * head_dim]
+  std::vector<float> keys_;          // [num_blocks, 32, head_dim] as stored, scales applied
+  std::vector<float> scales_;        // [num_blocks, 32, 2] of int8
+  std::vector<float> bounds_;        // [num_blocks, 32 / page_tokens, 2 * head_dim]
+  std::vector<float> group_bounds_;  // [groups of `blocks`, 2 * head_dim]
   cuda::SelectParams params_;
 };
 
@@ -51,6 +55,7 @@ struct ReferenceScores {
 };
 ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
 ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
+ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t num_groups);
 
 // A query as keys of int8 are scored with it, and what the CPU backend's scores are, bit for bit (KeyScoreParams).
 std::vector<float> Int8Rounded(const float* query, int head_dim);

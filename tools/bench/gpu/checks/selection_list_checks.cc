@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -17,6 +18,7 @@ using cuda::SelectParams;
 
 constexpr uint32_t kPoison = 0xffffffffu;
 constexpr uint32_t kManyKeys = 60000;  // of a list that the blocks of a cluster share
+constexpr uint32_t kMillionKeys = 1100000;
 
 struct Selected {
   std::vector<uint32_t> rows;  // [lists, max_budget]
@@ -130,6 +132,23 @@ bool SurelyBest(const ReferenceImportance& importance, uint32_t first, uint32_t 
                                       importance.value[order[count]] + importance.delta[order[count]];
 }
 
+// Pages of groups that do not stay are the least important ones. True where it is sure which groups stay.
+bool LeaveOutGroups(const SelectionInputs& inputs, const SelectParams& params, const SelectionList& list,
+                    ReferenceImportance& of_pages) {
+  const PageGroups groups = GroupsOf(params, list);
+  if (!groups.leaves_out()) return true;
+  const ReferenceScores bounds = ScoreGroupsInF64(inputs, list, groups.end);
+  std::vector<bool> stays;
+  const bool sure = SurelyBest(ImportanceInF64(bounds, Aggregation::kMax, std::vector<bool>(groups.end, true)),
+                               groups.begin, groups.end, groups.kept, &stays);
+  for (uint32_t page = groups.begin * kGroupPages; page < groups.end * kGroupPages; ++page) {
+    if (stays[page / kGroupPages]) continue;
+    of_pages.value[page] = -std::numeric_limits<double>::max();
+    of_pages.delta[page] = 0;
+  }
+  return sure;
+}
+
 const char* NameOf(Aggregation aggregation) {
   return aggregation == Aggregation::kSoftmaxSum ? "softmax-sum" : aggregation == Aggregation::kMax ? "max" : "mean";
 }
@@ -147,11 +166,13 @@ void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation a
   params.min_mass = min_mass;
   params.score_all_below = score_all_below;
   const Selected selected = RunSelect(gpu, params, false, with_mass);
-  const std::string what = absl::StrCat(
-      "select ", DtypeName(shape.dtype), " head_dim ", shape.head_dim, " group ", shape.group, " ", NameOf(aggregation),
-      candidate_pages > 0 ? absl::StrCat(" two-stage of ", shape.page_tokens) : "", min_mass > 0 ? " mass" : "",
-      with_mass ? "" : " alone", greatest_size != 20000 ? absl::StrCat(" up to ", greatest_size, " keys") : "",
-      score_all_below > 0 ? absl::StrCat(", whole below ", score_all_below) : "");
+  const std::string what =
+      absl::StrCat("select ", DtypeName(shape.dtype), " head_dim ", shape.head_dim, " group ", shape.group, " ",
+                   NameOf(aggregation), candidate_pages > 0 ? absl::StrCat(" two-stage of ", shape.page_tokens) : "",
+                   shape.group_candidates > 0 ? absl::StrCat(" and groups of ", shape.group_candidates, " rows") : "",
+                   min_mass > 0 ? " mass" : "", with_mass ? "" : " alone",
+                   greatest_size != 20000 ? absl::StrCat(" up to ", greatest_size, " keys") : "",
+                   score_all_below > 0 ? absl::StrCat(", whole below ", score_all_below) : "");
   int unsure = 0, tested = 0;
   double worst_mass = 0;
   for (size_t l = 0; l < inputs.lists.size(); ++l) {
@@ -167,11 +188,12 @@ void CheckSelectCase(GpuContext& gpu, const SelectionShape& shape, Aggregation a
     if (two_stage) {
       bounds = ScorePagesInF64(inputs, list);
       const uint32_t first_page = list.first / page, last_page = (list.last + page - 1) / page;
-      const ReferenceImportance of_pages =
+      ReferenceImportance of_pages =
           ImportanceInF64(bounds, Aggregation::kMax, std::vector<bool>(bounds.scores[0].size(), true));
+      const bool sure_of_groups = LeaveOutGroups(inputs, params, list, of_pages);
       std::vector<bool> kept;
       // The first page may be clipped; then it takes one more to hold as many rows.
-      bool sure = SurelyBest(of_pages, first_page, last_page, candidate_pages, &kept);
+      bool sure = SurelyBest(of_pages, first_page, last_page, candidate_pages, &kept) && sure_of_groups;
       if (list.first % page != 0 && kept[first_page]) {
         sure = sure && SurelyBest(of_pages, first_page, last_page, candidate_pages + 1, &kept);
       }
@@ -338,6 +360,31 @@ void CheckTies(GpuContext& gpu, Dtype dtype, uint32_t candidate_pages, bool with
   gpu.FreeAll();
 }
 
+// Launches that select in one go, and those that need several, find the same rows of groups that stay, but one that
+// another is as good as.
+void CheckGroupedLaunches(GpuContext& gpu, Dtype dtype) {
+  const SelectionInputs inputs(gpu, {.dtype = dtype, .rows = dtype == Dtype::kI8, .group_candidates = 4096},
+                               {40000, 0, 3000, 60000, 8000, 20000}, 700);
+  SelectParams params = inputs.Params();
+  params.min_candidates = 1024;
+  const Selected in_one = RunSelect(gpu, params, false, false);
+  params.max_kept = 0;  // promises nothing, so that nothing fits
+  const Selected in_several = RunSelect(gpu, params, false, false);
+  double differ = 0;
+  for (size_t l = 0; l < inputs.lists.size(); ++l) {
+    const auto rows_of = [&](const Selected& selected) {
+      const auto begin = selected.rows.begin() + static_cast<int64_t>(l * 700);
+      return std::vector<uint32_t>(begin, begin + std::min(selected.counts[l], 700u));
+    };
+    const std::vector<uint32_t> one = rows_of(in_one), several = rows_of(in_several);
+    std::vector<uint32_t> apart;
+    std::set_symmetric_difference(one.begin(), one.end(), several.begin(), several.end(), std::back_inserter(apart));
+    differ = std::max(differ, static_cast<double>(apart.size()));
+  }
+  gpu.report.Check(absl::StrCat("groups of pages, ", DtypeName(dtype), ": one launch and several"), differ, 2);
+  gpu.FreeAll();
+}
+
 // The same bits alone and among others, whatever the launch may meet beside it.
 void CheckIndependence(GpuContext& gpu) {
   struct Case {
@@ -412,6 +459,16 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckSelectCase(gpu, {.dtype = Dtype::kF8}, kSoftmaxSum, 24, 0.2f, false, 20000, below);
     CheckSelectCase(gpu, {.head_dim = 64, .group = 8}, kMax, 24, 0, false, 20000, below);
   }
+  // Groups of pages are left out of long lists: of the longest nearly all.
+  for (const float min_mass : {0.0f, 0.05f}) {
+    CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true, .group_candidates = 2048}, kSoftmaxSum, 24, min_mass,
+                    false, kManyKeys);
+    CheckSelectCase(gpu, {.dtype = Dtype::kF8, .group_candidates = 4096}, kMax, 48, 0, false, 3 * kManyKeys);
+  }
+  CheckSelectCase(gpu, {.head_dim = 64, .group = 8, .page_tokens = 8, .rows = true, .group_candidates = 1000},
+                  kSoftmaxSum, 24, 0, false);
+  CheckSelectCase(gpu, {.head_dim = 96, .group = 1, .page_tokens = 32, .group_candidates = 2048}, kMean, 12, 0, false);
+  for (const Dtype dtype : {Dtype::kBf16, Dtype::kF8, Dtype::kI8}) CheckGroupedLaunches(gpu, dtype);
   CheckSelectPages(gpu, 8, kSoftmaxSum, 100);
   CheckSelectPages(gpu, 32, kMax, 250);
   if (gpu.few_small) return;
@@ -422,6 +479,8 @@ void CheckSelectedLists(GpuContext& gpu) {
     CheckTies(gpu, dtype, 50, false);
   }
   CheckIndependence(gpu);
+  CheckSelectCase(gpu, {.dtype = Dtype::kI8, .rows = true, .group_candidates = 65536}, kSoftmaxSum, 512, 0, false,
+                  kMillionKeys);
 }
 
 }  // namespace winnow

@@ -1,0 +1,41 @@
+#pragma once
+#include "common/base/kv_layout.h"
+#include "kernels/cuda/rows/cache.h"
+
+namespace winnow::cuda {
+
+inline constexpr int kAppendWarps = 4;
+
+// Pages that rows_per_list consecutive rows may touch, wherever the first lies.
+constexpr int AppendPages(int rows_per_list, int page_tokens) {
+  return (rows_per_list + page_tokens - 2) / page_tokens + 1;
+}
+
+// A page that a list's rows touch, and which of them lie in it.
+template <int kHeadDim>
+struct AppendedPage {
+  static constexpr int kLanes = kHeadDim / 8;
+
+  // The number-th page of the list, of AppendPages.
+  __device__ AppendedPage(const AppendParams& p, int list, int number)
+      : first(p.positions[list]),
+        page_begin((first / p.page_tokens + number) * p.page_tokens),
+        begin(max(first, page_begin)),
+        end(min(first + p.rows_per_list, page_begin + p.page_tokens)) {}
+  __device__ bool empty() const { return begin >= end; }
+  // Rows of the page are stored, and bounded, already.
+  __device__ bool begun() const { return begin > page_begin; }
+  __device__ uint32_t Block(const AppendParams& p, int list) const {
+    return p.blocks[p.lists[list].first_block + page_begin / kBlockTokens];
+  }
+  // Of its keys, greatest and behind them least: [2][kLanes].
+  __device__ uint4* Bounds(const AppendParams& p, uint32_t block) const {
+    return static_cast<uint4*>(p.bounds) +
+           (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) + page_begin % kBlockTokens / p.page_tokens) *
+               (2 * kLanes);
+  }
+
+  const uint32_t first, page_begin, begin, end;
+};
+
+}  // namespace winnow::cuda
