@@ -15,7 +15,8 @@ namespace winnow {
 namespace {
 
 void PrintDecode(const TableLine& line) {
-  std::printf("%-14s %s B %2d  ", PlacementName(line.of.placement), line.of.preset.c_str(), line.of.batch);
+  std::printf("%-14s %s B %2d at %7u  ", PlacementName(line.of.placement), line.of.preset.c_str(), line.of.batch,
+              line.context_tokens);
   if (!line.measured.has_value()) {
     std::printf("%s\n", line.why_not.c_str());
     std::fflush(stdout);
@@ -24,6 +25,9 @@ void PrintDecode(const TableLine& line) {
   const DecodeMeasurement& m = *line.measured;
   std::printf("%9.1f us  floor %9.1f us (%s)  %5.2f x  %8.0f tokens/s", m.step_us, m.floor_us, m.floor_of.c_str(),
               m.step_us / m.floor_us, m.tokens_per_second());
+  const auto gb = [](size_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::printf("  reads %.2f GB of weights, %.2f of rows, %.2f to select", gb(m.weight_bytes), gb(m.attended_bytes),
+              gb(m.scored_bytes));
   if (Selects(m.of.placement)) {
     std::printf("  overlap %.3f  rows %.0f  resident %.3f  pushed %.1f MB", m.overlap, m.selected_rows, m.resident,
                 static_cast<double>(m.pushed_bytes) / 1e6);
@@ -86,11 +90,12 @@ std::vector<TableLine> CasesOf(const BenchEnginePlan& plan, const BenchEngineOpt
 }
 
 absl::Status MeasureCases(const BenchEngineOptions& options, const BenchEnginePlan& plan, EngineBench& bench,
-                          int num_ranks, const StopOnInterrupt& interrupt, std::vector<TableLine>& table,
-                          nlohmann::ordered_json& json) {
+                          int num_ranks, uint32_t context_tokens, const StopOnInterrupt& interrupt,
+                          std::vector<TableLine>& table, nlohmann::ordered_json& json) {
   for (TableLine& line : CasesOf(plan, options, bench.shard())) {
     if (interrupt.interrupted()) return absl::OkStatus();
     line.num_ranks = num_ranks;
+    line.context_tokens = context_tokens;
     if (line.of.batch == BenchEnginePlan::kGreatestBatch) line.of.batch = bench.GreatestBatch(line.of);
     if (line.why_not.empty() && line.of.batch == 0) line.why_not = "no sequence fits";
     if (line.why_not.empty()) {
@@ -124,7 +129,10 @@ absl::Status Run(const BenchEngineOptions& options, const BenchEnginePlan& plan)
     WINNOW_ASSIGN_OR_RETURN(const auto bench, EngineBench::Open(config, options, plan, num_ranks));
     std::printf("%s\n", bench->Description().c_str());
     if (json.empty()) json = bench->DescriptionJson();
-    WINNOW_RETURN_IF_ERROR(MeasureCases(options, plan, *bench, num_ranks, interrupt, table, json));
+    for (const uint32_t tokens : plan.contexts) {
+      bench->SetContext(tokens);
+      WINNOW_RETURN_IF_ERROR(MeasureCases(options, plan, *bench, num_ranks, tokens, interrupt, table, json));
+    }
     for (const uint32_t tokens : num_ranks == 1 ? plan.prefill_tokens : std::vector<uint32_t>{}) {
       if (interrupt.interrupted()) break;
       WINNOW_ASSIGN_OR_RETURN(const PrefillMeasurement result, bench->Prefill(tokens));

@@ -55,7 +55,10 @@ size_t BenchEnginePlan::num_gpus() const {
 
 void BenchEngineOptions::Declare(Fields& fields) {
   fields.Text("model", &model, "Shape of the model, whose weights are random: " + SyntheticModelNames() + ".");
-  fields.Text("context", &context, "Tokens of every sequence before the timed steps, such as 32k.");
+  fields.Text("context", &context,
+              "Tokens of every sequence before the timed steps, such as 32k or 1m; several, separated by commas, are "
+              "measured one "
+              "by one.");
   fields.Text("batch", &batch,
               "Sequences of a step, 1 to 64, or max for as many as fit; "
               "several, separated by commas, are measured one by one.");
@@ -112,7 +115,10 @@ void BenchEngineOptions::Declare(Fields& fields) {
 
 absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions& options) {
   BenchEnginePlan plan;
-  WINNOW_ASSIGN_OR_RETURN(plan.context_tokens, ParseTokenCount(options.context));
+  for (const std::string& text : Split(options.context)) {
+    WINNOW_ASSIGN_OR_RETURN(plan.contexts.emplace_back(), ParseTokenCount(text));
+  }
+  if (plan.contexts.empty()) return Wrong("context", options.context, "is empty");
   for (const std::string& text : Split(options.batch)) {
     if (text == "max") {
       plan.batches.push_back(BenchEnginePlan::kGreatestBatch);
@@ -162,9 +168,10 @@ absl::StatusOr<BenchEnginePlan> ReadBenchEngineOptions(const BenchEngineOptions&
   plan.spec.pool_factor = static_cast<float>(options.pool_factor);
   plan.spec.projection = Projection::kCacheRank;
   const uint64_t attended = uint64_t{plan.spec.sink_tokens} + options.budget + plan.spec.recent_tokens + 32;
-  if (attended > plan.context_tokens) {
+  const uint32_t shortest = *std::min_element(plan.contexts.begin(), plan.contexts.end());
+  if (attended > shortest) {
     return Wrong("budget", absl::StrCat(options.budget),
-                 absl::StrCat("with sinks and recent window that is all of a context of ", plan.context_tokens));
+                 absl::StrCat("with sinks and recent window that is all of a context of ", shortest));
   }
   return plan;
 }

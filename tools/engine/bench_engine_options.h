@@ -38,7 +38,7 @@ struct BenchEngineOptions {
 
 // The same, read: INVALID_ARGUMENT says which option holds what it must not.
 struct BenchEnginePlan {
-  uint32_t context_tokens = 0;
+  std::vector<uint32_t> contexts;
   std::vector<int> batches;  // kGreatestBatch: as many as fit
   std::vector<KvPlacement> placements;
   std::vector<std::string> selections;  // specifications by text; empty: `spec` alone

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "common/selection/page_groups.h"
+
 namespace winnow {
 namespace {
 
@@ -72,8 +74,17 @@ size_t ScoredBytes(const EngineSetting& setting, const DecodeCase& of, const Sel
   if (spec.scorer == Scorer::kToken || (two_stage && ScoresAllOf(spec, selectable, spec.budget_tokens))) {
     bytes = context * key_bytes;
   } else {
-    bytes = context / spec.page_tokens * 4 * head_dim;
-    if (two_stage) bytes += CandidateTokens(spec, spec.budget_tokens) * key_bytes;
+    const size_t bound_bytes = 4 * head_dim;
+    size_t pages = context / spec.page_tokens;
+    if (two_stage) {
+      const PageGroups groups = PageGroupsOf(spec, spec.budget_tokens, spec.sink_tokens, spec.sink_tokens + selectable);
+      if (groups.leaves_out()) {
+        bytes += groups.end * bound_bytes;
+        pages -= groups.num_left_out() * kGroupPages;
+      }
+      bytes += CandidateTokens(spec, spec.budget_tokens) * key_bytes;
+    }
+    bytes += pages * bound_bytes;
   }
   size_t lists = 0;
   for (size_t list = 0; list < layout.num_lists(); ++list) lists += HeadBudget(spec, list) > 0;

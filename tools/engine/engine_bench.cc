@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/selection/spec_text.h"
 #include "kernels/cuda/plugin.h"
@@ -98,9 +99,10 @@ absl::Status EngineBench::MeasureReadRate() {
 }
 
 std::string EngineBench::Description() const {
-  return absl::StrFormat("%s, %s read at %.2f TB/s; %s, weights %s %s on %d, context %d", device().info().name,
+  return absl::StrFormat("%s, %s read at %.2f TB/s; %s, weights %s %s on %d, contexts %s", device().info().name,
                          InGb(device().info().total_bytes), rates_.read / 1e6, options_.model, InGb(weights().bytes()),
-                         DtypeName(weights().layer(0).qkv.dtype), setting_.num_ranks, plan_.context_tokens);
+                         DtypeName(weights().layer(0).qkv.dtype), setting_.num_ranks,
+                         absl::StrJoin(plan_.contexts, ", "));
 }
 
 nlohmann::ordered_json EngineBench::DescriptionJson() const {
@@ -109,7 +111,7 @@ nlohmann::ordered_json EngineBench::DescriptionJson() const {
           {"model", options_.model},
           {"weights", DtypeName(weights().layer(0).qkv.dtype)},
           {"weight_bytes_per_step", weights().bytes_per_step()},
-          {"context_tokens", plan_.context_tokens},
+          {"context_tokens", plan_.contexts},
           {"devices", plan_.devices},
           {"tensor_parallel", setting_.num_ranks}};
 }
@@ -211,7 +213,8 @@ absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) 
   if (Selects(of.placement)) WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(of.spec, of.rows()));
   WINNOW_RETURN_IF_ERROR(CheckFits(of));
   const int gpus = setting_.num_ranks * (of.placement == KvPlacement::kDisaggregated ? 2 : 1);
-  DecodeMeasurement result{.of = of, .num_ranks = setting_.num_ranks, .num_gpus = gpus};
+  DecodeMeasurement result{
+      .of = of, .context_tokens = setting_.context_tokens, .num_ranks = setting_.num_ranks, .num_gpus = gpus};
   if (of.placement == KvPlacement::kDisaggregated) {
     result.num_gpus = std::min(gpus, static_cast<int>(plan_.num_gpus()));
   }
@@ -242,6 +245,9 @@ absl::StatusOr<DecodeMeasurement> EngineBench::Decode(const DecodeCase& wanted) 
   } else {
     bytes.attended = AttendedBytes(setting_, of, nullptr);
   }
+  result.weight_bytes = bytes.weights;
+  result.attended_bytes = bytes.attended;
+  result.scored_bytes = bytes.scored;
   result.floor_us = bytes.FloorUs(of.placement, rates_, &result.floor_of);
   if (setting_.num_ranks == 1 || !Selects(of.placement)) {
     WINNOW_RETURN_IF_ERROR(MeasureShares(*batch, result));

@@ -22,6 +22,8 @@ class EngineBench {
   static absl::StatusOr<std::unique_ptr<EngineBench>> Open(const ModelConfig& config, const BenchEngineOptions& options,
                                                            const BenchEnginePlan& plan, int num_ranks);
 
+  // Of what is measured from now on; at first it is the plan's first.
+  void SetContext(uint32_t tokens) { setting_.context_tokens = tokens; }
   // RESOURCE_EXHAUSTED with the arithmetic where the batch does not fit beside the weights, FAILED_PRECONDITION for
   // what is not built.
   absl::StatusOr<DecodeMeasurement> Decode(const DecodeCase& of);
@@ -35,9 +37,7 @@ class EngineBench {
 
  private:
   EngineBench(const ModelConfig& config, const BenchEngineOptions& options, const BenchEnginePlan& plan, int num_ranks)
-      : setting_{config, num_ranks, plan.context_tokens, options.weights, options.seed},
-        options_(options),
-        plan_(plan) {}
+      : setting_{config, num_ranks, plan.contexts[0], options.weights, options.seed}, options_(options), plan_(plan) {}
   cuda::Device& device() const { return *ranks_[0].device; }
   const DeviceWeights& weights() const { return *ranks_[0].weights; }
   absl::Status OpenDevices();
@@ -51,7 +51,7 @@ class EngineBench {
   absl::StatusOr<double> MeasureOverlap(DecodeBatch& batch, const DecodeCase& of);
   absl::Status MeasureExchange(DecodeBatch& batch, uint64_t pushed_before, DecodeMeasurement& result);
 
-  const EngineSetting setting_;
+  EngineSetting setting_;
   const BenchEngineOptions options_;
   const BenchEnginePlan plan_;
   const cuda::CudaTable* table_ = nullptr;

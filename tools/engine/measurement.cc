@@ -15,6 +15,7 @@ double Median(std::vector<double> values) {
 nlohmann::ordered_json ToJson(const DecodeMeasurement& result) {
   const DecodeCase& of = result.of;
   nlohmann::ordered_json json = {{"mode", PlacementName(of.placement)},
+                                 {"context_tokens", result.context_tokens},
                                  {"batch", of.batch},
                                  {"kv", DtypeName(of.kv)},
                                  {"tensor_parallel", result.num_ranks},
@@ -22,6 +23,9 @@ nlohmann::ordered_json ToJson(const DecodeMeasurement& result) {
                                  {"step_us", result.step_us},
                                  {"floor_us", result.floor_us},
                                  {"floor_of", result.floor_of},
+                                 {"weight_bytes_per_step", result.weight_bytes},
+                                 {"attended_bytes_per_step", result.attended_bytes},
+                                 {"scored_bytes_per_step", result.scored_bytes},
                                  {"over_floor", result.step_us / result.floor_us},
                                  {"tokens_per_second", result.tokens_per_second()},
                                  {"tokens_per_second_and_inference_gpu", result.tokens_per_second() / result.num_ranks},

@@ -18,6 +18,7 @@ struct PartTime {
 
 struct DecodeMeasurement {
   DecodeCase of;
+  uint32_t context_tokens = 0;
   int num_ranks = 1;   // of the tensor-parallel group
   int num_gpus = 1;    // with those of cache ranks
   double step_us = 0;  // median
@@ -25,6 +26,8 @@ struct DecodeMeasurement {
   // other GPU takes for theirs, where that is more; which of them.
   double floor_us = 0;
   std::string floor_of = {};
+  // That a step reads: of weights, of rows that attention reads, of keys and summaries that selecting scores.
+  size_t weight_bytes = 0, attended_bytes = 0, scored_bytes = 0;
   double overlap = 0;          // of selections that follow each other, measured
   double query_strength = 0;   // that gave it, see QueryBias
   bool is_tuned = false;       // the overlap is as wanted

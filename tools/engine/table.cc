@@ -26,16 +26,16 @@ std::string Measured(const DecodeMeasurement& m) {
 }  // namespace
 
 std::string DecodeTable(const std::vector<TableLine>& lines, const QualityFile* quality, uint32_t budget) {
-  std::string table = absl::StrFormat("%-40s %-25s %4s %2s %2s %8s %8s %8s %8s %8s %9s %9s %6s %7s %6s %6s %6s\n", "",
-                                      "", "", "", "", "ms/step", "matrices", "attend", "select", "rest", "tok/s/inf",
-                                      "tok/s/GPU", "floor/", "rows", "overlap", "mass", "tokens");
+  std::string table = absl::StrFormat("%-40s %-25s %8s %4s %2s %2s %8s %8s %8s %8s %8s %9s %9s %6s %7s %6s %6s %6s\n",
+                                      "", "", "context", "", "", "", "ms/step", "matrices", "attend", "select", "rest",
+                                      "tok/s/inf", "tok/s/GPU", "floor/", "rows", "overlap", "mass", "tokens");
   for (const TableLine& line : lines) {
     std::string placement = PlacementName(line.of.placement);
     if (line.measured.has_value() && line.measured->of.dram_sequences > 0) {
       absl::StrAppend(&placement, " (", line.measured->of.dram_sequences, " in DRAM)");
     }
-    absl::StrAppendFormat(&table, "%-40s %-25s %4s %2d %2d ", Name(line.of), placement, DtypeName(line.of.kv),
-                          line.num_ranks, line.of.batch);
+    absl::StrAppendFormat(&table, "%-40s %-25s %8d %4s %2d %2d ", Name(line.of), placement, line.context_tokens,
+                          DtypeName(line.of.kv), line.num_ranks, line.of.batch);
     if (!line.measured.has_value()) {
       absl::StrAppend(&table, "  ", line.why_not, "\n");
       continue;

@@ -11,6 +11,7 @@ namespace winnow {
 // One line of the table: what was measured, or why it was not.
 struct TableLine {
   DecodeCase of;
+  uint32_t context_tokens = 0;
   int num_ranks = 1;
   std::optional<DecodeMeasurement> measured = {};
   std::string why_not = {};

@@ -13,12 +13,14 @@ using testing::HasSubstr;
 
 TEST(BenchEngineOptions, ListsAreReadInOrder) {
   BenchEngineOptions options;
+  options.context = "32k,1m";
   options.batch = "1,8,24";
   options.mode = "dense,disaggregated";
   options.devices = "2,0";
   options.prefill = "8k,32k";
   const absl::StatusOr<BenchEnginePlan> plan = ReadBenchEngineOptions(options);
   ASSERT_THAT(plan, IsOkStatus());
+  EXPECT_THAT(plan->contexts, ElementsAre(32768u, 1048576u));
   EXPECT_THAT(plan->batches, ElementsAre(1, 8, 24));
   EXPECT_THAT(plan->placements, ElementsAre(KvPlacement::kDense, KvPlacement::kDisaggregated));
   EXPECT_THAT(plan->devices, ElementsAre(2, 0));

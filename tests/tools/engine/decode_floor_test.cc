@@ -50,6 +50,18 @@ TEST_F(DecodeFloorTest, ScoresAreReadOncePerSelectionAndNotOfStreamingHeads) {
   EXPECT_EQ(ScoredBytes(setting_, Made("lserve", KvPlacement::kColocated), none), size_t{2} * 160 * 2048 * 512 / 4);
 }
 
+TEST_F(DecodeFloorTest, LongContextsReadBoundsOfGroupsAndOfThePagesOfThoseThatStay) {
+  const DecodeCase winnow = Made("winnow,group_candidate_tokens=65536", KvPlacement::kColocated);
+  const auto of_list = [&](uint32_t context) {
+    setting_.context_tokens = context;
+    return ScoredBytes(setting_, winnow, {}) / (size_t{2} * 320);
+  };
+  const size_t keys = 8192 * 132;
+  EXPECT_EQ(of_list(65536), 4096 * 512 + keys);
+  // Of 4,095 complete groups the first has the sinks and 256 stay; the last pages are in none.
+  EXPECT_EQ(of_list(1 << 20), 4095 * 512 + (256 + 2) * 16 * 512 + keys);
+}
+
 TEST_F(DecodeFloorTest, PagesReadByMassAreReadTwice) {
   const DecodeCase psa = Made("psa", KvPlacement::kColocated);
   const SelectedLists selected{.stride = 4, .entries = std::vector<uint32_t>(2560), .counts = {3, 4}};
