@@ -45,6 +45,11 @@ int TakeAddress(const HostPort& address) {
   return -1;
 }
 
+// Of a process that only seems to be killed nobody waits for the end.
+milliseconds EndLimitOf(const Strike& strike) {
+  return strike.pretend ? milliseconds(0) : kEndLimit;
+}
+
 Effect NoEnd(const Member& member) {
   const absl::StatusOr<ProcessFigures> figures = member.process.Figures();
   return {.seen = false,
@@ -70,7 +75,7 @@ Effect AwaitAnotherStart(std::string how, Clock::time_point since, const Strike&
 Effect Kill(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
   const Clock::time_point begin = Clock::now();
   if (!strike.pretend && !strike.target->process.Signal(SIGKILL).ok()) return NoEnd(*strike.target);
-  if (!strike.target->process.AwaitEnd(kEndLimit)) return NoEnd(*strike.target);
+  if (!strike.target->process.AwaitEnd(EndLimitOf(strike))) return NoEnd(*strike.target);
   return AwaitAnotherStart(absl::StrCat("gone after ", TimeText(Clock::now() - begin)), begin, strike, cluster, stop);
 }
 
@@ -78,7 +83,7 @@ Effect TakePort(const Strike& strike, const Cluster& cluster, const std::stop_to
   const Member& target = *strike.target;
   const absl::StatusOr<NetworkNamespace> network = NetworkNamespace::Of(target.process.pid());
   if (!strike.pretend && !target.process.Signal(SIGKILL).ok()) return NoEnd(target);
-  if (!target.process.AwaitEnd(kEndLimit)) return NoEnd(target);
+  if (!target.process.AwaitEnd(EndLimitOf(strike))) return NoEnd(target);
   UniqueFd taken;
   if (network.ok()) network->Run([&] { taken = UniqueFd(TakeAddress(target.metrics)); }).IgnoreError();
   const std::string where = target.metrics.ToString();
