@@ -82,7 +82,7 @@ struct SelectionSpec {
   uint32_t score_all_below_tokens = 0;   // two-stage: every key is scored while fewer than these are selectable
   // Two-stage: rows of the groups of pages that are left to the first stage (page_groups.h); 0: all.
   uint32_t group_candidate_tokens = 0;
-  uint32_t dense_below_tokens = 0;       // positions below attend to everything (attended_set.h)
+  uint32_t dense_below_tokens = 0;  // positions below attend to everything (attended_set.h)
   KeyCopy key_copy = KeyCopy::kNone;
   GroupAggregation group_aggregation = GroupAggregation::kSoftmaxSum;
   ListPer list_per = ListPer::kKvHead;
