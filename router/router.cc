@@ -195,7 +195,7 @@ struct Router::Parts {
     if (shared_orders && !shared_orders->IsSettled()) {
       return absl::UnavailableError("what operators have ordered has not been read from the registry yet");
     }
-    const absl::Status route = ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
+    absl::Status route = ChooseRoute(registry.Snapshot(), {}, {.shards = options.shards}).status();
     const std::string reasons = route.ok() ? "" : reachability.Reasons();
     if (reasons.empty()) return route;
     return absl::UnavailableError(absl::StrCat(route.message(), " (", reasons, ")"));

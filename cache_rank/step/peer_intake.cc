@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <span>
+#include <utility>
 
 #include "cache_rank/step/plan_rows.h"
 #include "common/base/kv_layout.h"
@@ -59,9 +60,9 @@ absl::Status PeerIntake::HandlePlan(InferenceLink& link, const ReceivedFrame& fr
   }
   const TimelineSpan span(metrics_->timeline, Span::kLaunchStep, kNoLayer, header.plan,
                           static_cast<uint32_t>(rows_.size()));
-  const absl::Status launched = link.peer_link->Launch(header.apply_position, rows_);
+  absl::Status launched = link.peer_link->Launch(header.apply_position, rows_);
   if (absl::IsInvalidArgument(launched)) return launched;
-  link.Fail(launched);
+  link.Fail(std::move(launched));
   return absl::OkStatus();
 }
 
