@@ -40,7 +40,7 @@ class Planner {
       case Fault::kPartition:
         return Partition(at);
       case Fault::kReset:
-        runtime_.At(at, [this, cluster = &cluster_, a = AnyProcess(), b = AnyProcess()] {
+        runtime_.At(at, [cluster = &cluster_, a = AnyProcess(), b = AnyProcess()] {
           cluster->runtime().Trace("network", absl::StrCat("connections between ", a, " and ", b, " break"));
           cluster->network().ResetConnections(a, b);
         });
@@ -154,7 +154,7 @@ class Planner {
     faults.corrupt = chance();
     faults.late = chance();
     FrameNetwork* const frames = &cluster_.frames();
-    runtime_.At(at, [this, runtime = &runtime_, frames, faults] {
+    runtime_.At(at, [runtime = &runtime_, frames, faults] {
       runtime->Trace("network", "frames begin to be lost, repeated, reordered, corrupted or late");
       frames->faults = faults;
     });
