@@ -36,15 +36,14 @@ void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
 }
 
 bool FitsSelection(const SelectionSpec& spec, uint32_t max_positions) {
-  constexpr uint32_t kMostMarkedRows = 1u << 20;  // list_launch.cuh
   if (spec.scorer != Scorer::kTwoStage) return true;
   cuda::SelectParams params;
   params.pages.page_tokens = static_cast<int>(spec.page_tokens);
-  params.pages.group_bounds = &spec;
   params.max_keys = max_positions;
   params.max_budget = spec.budget_tokens;
   DescribeSelection(spec, params);
-  return MostGroupedKeys(params) <= kMostMarkedRows;
+  const uint32_t most = params.group_candidates > 0 ? MostKeysOfGroups(params) : max_positions;
+  return most <= cuda::kMostMarkedKeys;
 }
 
 bool NoneBelow(const SelectionSpec& spec, uint32_t position) {

@@ -10,8 +10,7 @@ namespace winnow::cuda {
 
 extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);  // in a file of its own
 
-// Of lists whose granules have a bit each in the place of bins.
-inline constexpr uint32_t kMostBitmapKeys = 32 * kBins * kGranule;
+static_assert(kMostMarkedKeys == 32 * kBins * kGranule);  // granules have a bit each in the place of bins
 inline constexpr uint32_t kMostSharedBytes = 227 * 1024;  // of a block, from compute capability 9.0 on
 
 // Most columns that a two-stage selection scores of a list: of one that is narrowed down to pages, and of any.
@@ -90,7 +89,7 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
                                 float* key_scores, int64_t key_stride) {
   if (params.max_kept == 0 || params.captured_mass != nullptr || ComputeMajor() < 9) return false;
   if (params.min_mass > 0 && params.aggregation != Aggregation::kSoftmaxSum) return false;
-  if (MostGroupedKeys(params) > kMostBitmapKeys) return false;
+  if (MostGroupedKeys(params) > kMostMarkedKeys) return false;
   ListShape shape = ChooseListShape(params);
   if (shape.cluster_blocks == 0 || shape.groups > 32 * kBins) return false;
   if (params.none_below) {

@@ -264,7 +264,7 @@ void Select(Stream stream, const SelectParams& params) {
     return;
   }
   if (two_stage) {
-    WINNOW_CHECK(MostGroupedKeys(params) <= kMostBitmapKeys);
+    WINNOW_CHECK(MostGroupedKeys(params) <= kMostMarkedKeys);
     if (LeavesOutGroups(params)) KeepGroups(stream, plan);
     const uint32_t pages = params.max_keys / params.pages.page_tokens;
     SelectLaunch narrow = plan.select;

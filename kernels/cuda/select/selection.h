@@ -108,13 +108,19 @@ constexpr PageGroups GroupsOf(const SelectParams& params, const SelectionList& l
 constexpr bool LeavesOutGroups(const SelectParams& params) {
   return params.group_candidates > 0 && params.pages.group_bounds != nullptr;
 }
-// Most keys of a list that are left when the groups that it leaves out are taken away, where max_kept is promised.
-constexpr uint32_t MostGroupedKeys(const SelectParams& params) {
-  if (params.max_kept == 0 || !LeavesOutGroups(params)) return params.max_keys;
+// Most rows of a list, without those of the groups that it leaves out, that a two-stage selection can mark.
+inline constexpr uint32_t kMostMarkedKeys = 1u << 20;
+// Most keys of a list that are left when group_candidates, which are not 0, leave out groups, where max_kept is
+// promised.
+constexpr uint32_t MostKeysOfGroups(const SelectParams& params) {
+  if (params.max_kept == 0) return params.max_keys;
   const PageGroups groups = PageGroupsOf(static_cast<uint32_t>(params.pages.page_tokens), params.group_candidates,
                                          CandidateRows(params, params.max_budget), 0, 0);
   const uint64_t most = (uint64_t{groups.kept} + params.max_kept / groups.rows + 4) * groups.rows;
   return most < params.max_keys ? static_cast<uint32_t>(most) : params.max_keys;
+}
+constexpr uint32_t MostGroupedKeys(const SelectParams& params) {
+  return LeavesOutGroups(params) ? MostKeysOfGroups(params) : params.max_keys;
 }
 
 // A list's result depends on the list alone: not on the others of the launch, nor on max_keys and max_budget. Pointers
