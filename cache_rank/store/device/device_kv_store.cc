@@ -7,11 +7,6 @@
 #include "common/base/status.h"
 
 namespace winnow {
-namespace {
-
-constexpr uint32_t kMostPooledPositions = 768 * 1024;  // AssignSlotsParams::max_positions
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
                                                                      const DeviceKvShape& shape, void* slots,
@@ -30,10 +25,10 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   if (shape.cuboids && (shape.rows == RowTier::kIndexOnly || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
     return absl::InvalidArgumentError("cuboid-means of pages are taken from rows, which are not here");
   }
-  if (shape.pool_slots > 0 && shape.max_positions > kMostPooledPositions) {
+  if (shape.pool_slots > 0 && shape.max_positions > cuda::kMostPooledPositions) {
     return absl::InvalidArgumentError(absl::StrCat("contexts of ", shape.max_positions,
-                                                   " positions; rows that are sent ", "or staged may be of at most ",
-                                                   kMostPooledPositions));
+                                                   " positions; rows that are sent or staged may be of at most ",
+                                                   cuda::kMostPooledPositions));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));

@@ -40,6 +40,9 @@ struct ResidencyList {
   uint32_t pool_slots;
 };
 
+// Positions of rows that are sent or staged lie below this: a block's shared memory has no room to mark more.
+inline constexpr uint32_t kMostPooledPositions = 768 * 1024;
+
 // One delta per list: which selected rows are missing and where they go. A row that is resident keeps its pool index.
 // The i-th missing row takes the i-th target: free indices first, then victims, both ascending. Victims are the least
 // recently selected (by the distance of plans, which wrap around), ties to the lower index; a row selected by this plan
@@ -54,7 +57,7 @@ struct AssignSlotsParams {
   int num_lists = 0;
   uint32_t max_budget = 0;
   uint32_t max_pool_slots = 0;  // greatest pool_slots this launch may meet: fixes shared memory, never the result
-  uint32_t max_positions = 0;   // positions are below this, at most 768k: likewise
+  uint32_t max_positions = 0;   // positions are below this, at most kMostPooledPositions: likewise
   uint32_t plan = 0;            // read from plan_ptr where that is set
   const uint32_t* plan_ptr = nullptr;
   uint32_t* pool_indices = nullptr;     // [num_lists, max_budget] of the selected rows, in position order
