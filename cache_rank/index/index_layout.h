@@ -55,6 +55,14 @@ constexpr IndexLayout IndexLayoutFor(const SelectionSpec& spec, Dtype rows = Dty
           .index_keys = index_keys};
 }
 
+// Where int8 tiles keep element d of key `row`, and its scale (IndexTileBytes).
+constexpr size_t Int8TileOffset(int d, int row) {
+  return (static_cast<size_t>(d / 4) * kBlockTokens + row) * 4 + d % 4;
+}
+constexpr size_t Int8TileScaleOffset(int head_dim, int row) {
+  return static_cast<size_t>(head_dim + 3) / 4 * 4 * kBlockTokens + row * sizeof(float);
+}
+
 // Complete pages among `rows` rows.
 constexpr uint32_t CompletePages(const IndexLayout& index, uint32_t rows) {
   return index.page_tokens == 0 ? 0 : rows / index.page_tokens;

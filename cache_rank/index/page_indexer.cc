@@ -20,14 +20,6 @@ uint16_t ToBf16(float x) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Where int8 tiles keep element d of key `row`, and its scale (IndexTileBytes).
-size_t Int8Offset(int d, int row) {
-  return (static_cast<size_t>(d / 4) * kBlockTokens + row) * 4 + d % 4;
-}
-size_t Int8ScaleOffset(int head_dim, int row) {
-  return static_cast<size_t>(head_dim + 3) / 4 * 4 * kBlockTokens + row * sizeof(float);
-}
-
 size_t Int4ScaleOffset(int head_dim, int row) {
   return static_cast<size_t>(head_dim + 7) / 8 * 4 * kBlockTokens + row * sizeof(float);
 }
@@ -93,7 +85,8 @@ void PageIndexer::IncludeAsScored(const void* tile, int row, int count, Box* box
   const bool int4 = index_.key_dtype == Dtype::kI4;
   const auto* bytes = static_cast<const int8_t*>(tile);
   float scales[kBlockTokens];
-  std::memcpy(scales, bytes + (int4 ? Int4ScaleOffset : Int8ScaleOffset)(layout_.head_dim, row), count * sizeof(float));
+  std::memcpy(scales, bytes + (int4 ? Int4ScaleOffset : Int8TileScaleOffset)(layout_.head_dim, row),
+              count * sizeof(float));
   float values[4 * kBlockTokens];
   for (int d = 0; d < layout_.head_dim; d += int4 ? 8 : 4) {
     const int8_t* const group = bytes + (static_cast<size_t>(int4 ? d / 8 : d / 4) * kBlockTokens + row) * 4;
@@ -178,8 +171,8 @@ void PageIndexer::WriteInt8Outwards(const float* pseudo, int slot, void* tile) c
   int8_t values[2 * kMaxHeadDim];
   for (int d = 0; d < dim; ++d) values[d] = static_cast<int8_t>(outwards[d]);
   auto* const bytes = static_cast<std::byte*>(tile);
-  std::memcpy(bytes + Int8ScaleOffset(dim, slot), &step, sizeof step);
-  for (int d = 0; d < dim; d += 4) std::memcpy(bytes + Int8Offset(d, slot), values + d, 4);
+  std::memcpy(bytes + Int8TileScaleOffset(dim, slot), &step, sizeof step);
+  for (int d = 0; d < dim; d += 4) std::memcpy(bytes + Int8TileOffset(d, slot), values + d, 4);
 }
 
 }  // namespace winnow

@@ -18,11 +18,9 @@ constexpr int kMaxPageDim = kMaxScoredHeadDim;
 void LoadElement(const KeyTable& pages, const std::byte* tile, int row, int d, float* values) {
   switch (pages.dtype) {
     case Dtype::kI8: {
-      const std::byte* const scales = tile + static_cast<size_t>(pages.head_dim + 3) / 4 * 4 * kBlockTokens;
-      const auto* const codes =
-          reinterpret_cast<const int8_t*>(tile) + (static_cast<size_t>(d / 4) * kBlockTokens + row) * 4 + d % 4;
+      const auto* const codes = reinterpret_cast<const int8_t*>(tile) + Int8TileOffset(d, row);
       float scale[kGroupPages];
-      std::memcpy(scale, scales + row * sizeof(float), sizeof scale);
+      std::memcpy(scale, tile + Int8TileScaleOffset(pages.head_dim, row), sizeof scale);
       for (uint32_t i = 0; i < kGroupPages; ++i) values[i] = static_cast<float>(codes[4 * i]) * scale[i];
       return;
     }
