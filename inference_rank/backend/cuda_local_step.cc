@@ -220,8 +220,7 @@ void CudaLocalStep::Plan(std::span<const StepRow> rows) {
     if (!row.draw.has_value() || row.wants_logits) wants_logits_.push_back(row.row);
     if (!row.token_id.has_value()) continue;
     inputs.token_ids[row.row] = *row.token_id;
-    inputs.draws[row.row] = SampleRowOf(row.draw.value_or(TokenDraw()));
-    --inputs.draws[row.row].token_index;  // the step's beginning adds one
+    inputs.draws[row.row] = SampleRowBeforeStep(row.draw.value_or(TokenDraw()));
     changed_.push_back(row.row);
   }
   for (int row = 0; row < shape_.max_rows; ++row) {

@@ -185,8 +185,7 @@ void CudaPeerStepBatch::FillInputs(std::span<const Row> rows, Stage& stage) {
     inputs.inboxes[row.batch_row] = peer.inbox;
     inputs.token_ids[row.batch_row] = row.token_id.value_or(0);
     inputs.positions[row.batch_row] = row.position;
-    inputs.draws[row.batch_row] = SampleRowOf(row.draw.value_or(TokenDraw()));
-    --inputs.draws[row.batch_row].token_index;  // the step's beginning adds one
+    inputs.draws[row.batch_row] = SampleRowBeforeStep(row.draw.value_or(TokenDraw()));
   }
 }
 

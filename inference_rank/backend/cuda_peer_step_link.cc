@@ -64,8 +64,7 @@ cuda::ExchangePeer CudaPeerStepLink::peer() const {
 }
 
 void CudaPeerStepLink::EnqueueCounts(uint32_t step, cuda::Stream stream) {
-  cuda_batch_.device().CopyAsync(const_cast<uint32_t*>(counts(step)), inbox_.counts, num_counts() * sizeof(uint32_t),
-                                 stream);
+  cuda_batch_.device().CopyAsync(CountsOf(step), inbox_.counts, num_counts() * sizeof(uint32_t), stream);
 }
 
 }  // namespace winnow

@@ -36,13 +36,14 @@ class CudaPeerStepLink final : public PeerStepLink {
   // Copies what the cache rank has counted in a step to where counts() has it until the second step behind it is
   // launched: as InferenceInbox::counts.
   void EnqueueCounts(uint32_t step, cuda::Stream stream);
-  const uint32_t* counts(uint32_t step) const {
-    return static_cast<const uint32_t*>(pinned_->data()) + step % PeerStepBatch::kMaxStepsUnderWay * num_counts();
-  }
+  const uint32_t* counts(uint32_t step) const { return CountsOf(step); }
 
  private:
   CudaPeerStepLink(std::shared_ptr<CudaPeerStepBatch> batch, const PeerStepShape& shape);
   absl::Status Allocate();
+  uint32_t* CountsOf(uint32_t step) const {
+    return static_cast<uint32_t*>(pinned_->data()) + step % PeerStepBatch::kMaxStepsUnderWay * num_counts();
+  }
   size_t num_counts() const { return 2 * exchange_.layout.num_layers * exchange_.counts_per_layer(); }
 
   CudaPeerStepBatch& cuda_batch_;

@@ -62,8 +62,8 @@ absl::Status Engine::PostPeerPlan(CacheLink& link, std::span<Sequence* const> ro
     const ShardLink& shard = *sequence.FindShard(link);
     *plan_row++ = {.sequence_id = sequence.sequence_id,
                    .attach_epoch = shard.attach_epoch,
-                   .position = sequence.next_position + sequence.steps_under_way,
-                   .token_id = sequence.token_at(sequence.next_position + sequence.steps_under_way - 1),
+                   .position = sequence.next_step_position(),
+                   .token_id = sequence.token_at(sequence.next_step_position() - 1),
                    .pool_slots = sequence.working_set->pool_slots(shard.shard),
                    .grant_generation = 1,
                    .flags = static_cast<uint32_t>(sequence.batch_row),
@@ -130,7 +130,7 @@ bool Engine::RunPeerSteps(bool runs_ahead) {
   if (!one_group) DrainPeerSteps();
   for (size_t first = 0, end = 0; first < peer_batch_.size(); first = end) {
     const std::shared_ptr<PeerStepGroup> group = peer_batch_[first]->shards.front().link->peer_group();
-    while (end < peer_batch_.size() && peer_batch_[end]->shards.front().link->peer_group() == group) ++end;
+    while (end < peer_batch_.size() && peer_batch_[end]->peer_group() == group.get()) ++end;
     TurnPeerGroup(group, {peer_batch_.data() + first, end - first});
     if (!one_group || !runs_ahead) DrainPeerSteps();
     if (!forward_.status().ok()) return true;
@@ -165,7 +165,7 @@ void Engine::LaunchPeerStep(PeerStepGroup& group, std::span<Sequence* const> row
   peer_rows_.clear();
   for (Sequence* sequence : going_on) {
     // One that has failed otherwise takes part in a step that was announced.
-    const uint32_t position = sequence->next_position + sequence->steps_under_way;
+    const uint32_t position = sequence->next_step_position();
     const bool is_known = position < sequence->known_tokens();
     peer_rows_.push_back({.batch_row = sequence->batch_row,
                           .token_id = is_known ? std::optional(sequence->token_at(position)) : std::nullopt,

@@ -122,6 +122,8 @@ struct Sequence {
   std::vector<std::pair<const CacheLink*, ReceivedFrame>> early_frames;
   size_t refills_due = 0;      // shards whose rows are still to come, all of them
   uint32_t next_position = 0;  // the next position to compute; rows below are computed
+  // The position that the next step computes, behind those under way.
+  uint32_t next_step_position() const { return next_position + steps_under_way; }
   // Of the prompt: its first rows, which the cache ranks had when it was opened or attached; and those of them that
   // came from the prefix cache, which is what is told of it.
   uint32_t stored_tokens = 0;

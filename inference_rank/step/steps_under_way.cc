@@ -9,7 +9,7 @@ namespace winnow {
 
 std::optional<StepRow> StepsUnderWay::NextOf(const Sequence& sequence) const {
   if (sequence.cancelled || !sequence.failure.ok()) return std::nullopt;
-  StepRow next{.position = sequence.next_position + sequence.steps_under_way};
+  StepRow next{.position = sequence.next_step_position()};
   if (next.position < sequence.known_tokens()) {
     next.token_id = sequence.token_at(next.position);
     return next;

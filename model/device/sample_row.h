@@ -14,4 +14,11 @@ inline cuda::SampleRow SampleRowOf(const TokenDraw& draw) {
           .seed = draw.seed};
 }
 
+// For a step that draws, whose beginning adds one to the token's index.
+inline cuda::SampleRow SampleRowBeforeStep(const TokenDraw& draw) {
+  cuda::SampleRow row = SampleRowOf(draw);
+  --row.token_index;
+  return row;
+}
+
 }  // namespace winnow
