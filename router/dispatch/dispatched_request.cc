@@ -290,9 +290,8 @@ void DispatchedRequest::OnNoCapacity(const absl::Status& status) {
   sequence_lost_ = true;  // it was not opened
   if (journal_.ids().empty()) submitted_ = false;
   SetPhase(Phase::kWaiting);
-  const auto backoff =
-      std::min(context_->options.retry.first * (1 << std::min(capacity_waits_++, 10u)), context_->options.retry.most);
-  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + backoff, &DispatchedRequest::OnBackoffOver);
+  const auto pause = DoublingPause(capacity_waits_++, context_->options.retry);
+  SetTimer(&backoff_timer_, TimerQueue::Clock::now() + pause, &DispatchedRequest::OnBackoffOver);
 }
 
 void DispatchedRequest::OnTooSmall(const absl::Status& status) {
