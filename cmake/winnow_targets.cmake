@@ -50,7 +50,7 @@ option(WINNOW_PRECOMPILE "Let libraries and tests read the same precompiled head
 set(winnow_common_headers
   <algorithm> <atomic> <chrono> <cstdint> <functional> <map> <memory> <mutex> <optional> <set> <span> <sstream> <string>
   <string_view> <thread> <unordered_map> <utility> <vector> <absl/status/statusor.h> <absl/strings/str_cat.h>
-  <absl/strings/str_format.h> <absl/synchronization/mutex.h>)
+  <absl/strings/str_format.h> <absl/synchronization/mutex.h> <nlohmann/json.hpp>)
 # gRPC, and what the files that protoc writes include of protobuf.
 set(winnow_rpc_headers
   <grpcpp/grpcpp.h> <google/protobuf/message.h> <google/protobuf/generated_message_reflection.h>

@@ -1,6 +1,5 @@
 // winnow admin: what operators see of a running cluster, and order.
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
@@ -14,6 +13,7 @@
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
 #include "cmd/terminal/stop_on_interrupt.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "cmd/client/generation_client.h"
@@ -11,6 +10,7 @@
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
 #include "cmd/up/own_server.h"
+#include "common/base/json.h"
 #include "common/base/stop_signals.h"
 #include "tools/batch/batch_run.h"
 

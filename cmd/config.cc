@@ -1,7 +1,6 @@
 // winnow config: manifests, without starting anything.
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
 #include "cmd/command/command_line.h"
@@ -11,6 +10,7 @@
 #include "cmd/plan/cluster_memory.h"
 #include "cmd/plan/rank_sizes.h"
 #include "cmd/role/options/model_options.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

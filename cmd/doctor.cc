@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
@@ -16,6 +15,7 @@
 #include "cmd/doctor/ucx_transports.h"
 #include "cmd/role/machine.h"
 #include "common/base/gibibytes.h"
+#include "common/base/json.h"
 #include "kernels/kernel_table.h"
 
 namespace winnow {

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <iostream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -15,6 +14,7 @@
 #include "cmd/connection/request_options.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/terminal/progress_line.h"
+#include "common/base/json.h"
 #include "common/base/stop_signals.h"
 
 namespace winnow {

@@ -1,10 +1,10 @@
 // winnow keys: the file of a router's API keys.
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "common/base/json.h"
 #include "router/keys/key_file.h"
 
 namespace winnow {

@@ -1,7 +1,6 @@
 // winnow plan: what fits, how fast it will be, and with what to start.
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -11,6 +10,7 @@
 #include "cmd/plan/placement_report.h"
 #include "cmd/role/options/inference_options.h"
 #include "cmd/role/options/model_options.h"
+#include "common/base/json.h"
 #include "common/model/synthetic_models.h"
 
 namespace winnow {

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_replace.h"
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
+#include "common/base/json.h"
 #include "common/selection/head_profile.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"

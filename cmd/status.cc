@@ -1,13 +1,13 @@
 #include <unistd.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cmd/command/command_line.h"
 #include "cmd/commands.h"
 #include "cmd/connection/server_options.h"
 #include "cmd/status/cluster_status.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

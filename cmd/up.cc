@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <type_traits>
 
@@ -20,6 +19,7 @@
 #include "cmd/up/http_probe.h"
 #include "cmd/up/supervisor.h"
 #include "cmd/up/up_options.h"
+#include "common/base/json.h"
 #include "common/config/host_address.h"
 #include "common/config/listen_address.h"
 #include "kernels/cuda/plugin.h"
@@ -211,7 +211,7 @@ class Cluster {
   // UNAVAILABLE while an inference rank does not reach a cache rank, or the router has not been told yet.
   absl::Status AskForLinks(const std::string& router) const {
     WINNOW_ASSIGN_OR_RETURN(const HttpAnswer answer, HttpGet(Address(router, "metrics"), "/ranks", milliseconds(1000)));
-    const auto list = nlohmann::json::parse(answer.body, nullptr, /*allow_exceptions=*/false);
+    const auto list = ParseJson(answer.body);
     if (!list.is_object()) return absl::UnavailableError("its list of ranks cannot be read");
     for (const auto& rank : list.value("ranks", nlohmann::json::array())) {
       if (!rank.contains("does_not_reach")) continue;

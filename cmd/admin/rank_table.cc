@@ -1,8 +1,7 @@
 #include "cmd/admin/rank_table.h"
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_format.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

@@ -1,10 +1,10 @@
 #include "cmd/chat/conversation.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_join.h"
 #include "clients/cpp/client.h"
+#include "common/base/json.h"
 
 namespace winnow {
 

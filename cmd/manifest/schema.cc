@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +9,7 @@
 #include "cmd/manifest/manifest.h"
 #include "cmd/manifest/manifest_fields.h"
 #include "common/base/check.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

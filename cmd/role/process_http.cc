@@ -1,7 +1,6 @@
 #include "cmd/role/process_http.h"
 
-#include <nlohmann/json.hpp>
-
+#include "common/base/json.h"
 #include "common/config/listen_address.h"
 
 namespace winnow {

@@ -1,8 +1,7 @@
 #include "common/discovery/registry_record.h"
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/str_cat.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {
@@ -43,7 +42,7 @@ std::string RouterKeys(const RegistryUrl& registry, std::string_view cluster) {
 }
 
 std::optional<HostPort> RouterAddressOf(std::string_view value) {
-  const auto json = nlohmann::json::parse(value, nullptr, /*allow_exceptions=*/false);
+  const auto json = ParseJson(value);
   if (!json.is_object()) return std::nullopt;
   const auto grpc = json.find("grpc");
   if (grpc == json.end() || !grpc->is_string()) return std::nullopt;

@@ -1,11 +1,11 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/grammar/grammar.h"
 
 namespace winnow {

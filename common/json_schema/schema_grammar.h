@@ -1,6 +1,6 @@
 #pragma once
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 #include "common/grammar/grammar.h"
 

@@ -1,10 +1,10 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 
 namespace winnow {

@@ -1,9 +1,8 @@
 #include "common/log/json_formatter.h"
 
-#include <nlohmann/json.hpp>
-
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/json.h"
 
 namespace winnow {
 

@@ -1,12 +1,12 @@
 #pragma once
 #include <cstdint>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "common/base/json.h"
 
 namespace winnow {
 

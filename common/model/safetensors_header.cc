@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <unordered_set>
 #include <utility>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
+#include "common/base/json.h"
 #include "common/base/status.h"
 
 namespace winnow {

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <queue>
 
 #include "absl/strings/str_format.h"
+#include "common/base/json.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_field.h"
 #include "common/selection/spec_fields.h"
@@ -153,7 +153,7 @@ class BudgetSharing {
 }  // namespace
 
 absl::StatusOr<HeadProfile> HeadProfile::Parse(std::string_view json, std::string_view file) {
-  const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const Json root = ParseJson(json);
   Reader reader(file);
   if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(AbslSv(file), ": is not a JSON object"));
   if (const std::string format = reader.Text(root, "format"); format != kFormat) {

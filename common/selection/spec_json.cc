@@ -2,7 +2,8 @@
 
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
+
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

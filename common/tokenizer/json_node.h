@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 
 namespace winnow {

@@ -1,6 +1,6 @@
 #include "common/tracing/otlp_json.h"
 
-#include <nlohmann/json.hpp>
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

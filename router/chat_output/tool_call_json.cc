@@ -1,9 +1,9 @@
 #include "router/chat_output/tool_call_json.h"
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
+#include "common/base/json.h"
 #include "router/chat_output/markers.h"
 
 namespace winnow {
@@ -11,7 +11,7 @@ namespace {
 
 // What a JSON string says; nullopt when it is none.
 std::optional<std::string> StringOf(const std::string& json) {
-  const nlohmann::json value = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json value = ParseJson(json);
   if (!value.is_string()) return std::nullopt;
   return value.get<std::string>();
 }

@@ -1,9 +1,9 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 #include "common/grammar/grammar.h"
 #include "router/chat_output/chat_formats.h"

@@ -1,7 +1,6 @@
 #include "router/generation/generate_request.h"
 
-#include <nlohmann/json.hpp>
-
+#include "common/base/json.h"
 #include "router/constraint/answer_grammar.h"
 #include "router/generation/bad_words.h"
 #include "router/generation/request_checks.h"

@@ -1,7 +1,6 @@
 #include "router/generation/model_text.h"
 
-#include <nlohmann/json.hpp>
-
+#include "common/base/json.h"
 #include "common/tokenizer/checkpoint/load_tokenizer.h"
 #include "common/tokenizer/detokenizer.h"
 

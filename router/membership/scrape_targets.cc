@@ -1,6 +1,6 @@
 #include "router/membership/scrape_targets.h"
 
-#include <nlohmann/json.hpp>
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

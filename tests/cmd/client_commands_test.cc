@@ -2,10 +2,10 @@
 #include <signal.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cmd/up/http_probe.h"
+#include "common/base/json.h"
 #include "common/metrics/metrics_text.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -3,10 +3,10 @@
 #include <chrono>
 #include <csignal>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "cmd/role/process_http.h"
+#include "common/base/json.h"
 #include "common/config/listen_address.h"
 #include "common/selection/presets.h"
 #include "common/selection/spec_json.h"

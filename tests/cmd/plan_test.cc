@@ -1,9 +1,9 @@
 // `winnow plan` of a manifest beside what its processes do.
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cmd/up/http_probe.h"
+#include "common/base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cmd/winnow_process.h"

@@ -1,5 +1,6 @@
 #pragma once
-#include <nlohmann/json.hpp>
+
+#include "common/base/json.h"
 
 namespace winnow::e2e {
 

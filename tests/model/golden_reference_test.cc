@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "common/base/json.h"
 #include "common/model/model_tensors.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/reference_model.h"

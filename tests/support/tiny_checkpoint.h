@@ -1,10 +1,10 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/model/model_config.h"
 #include "common/model/model_tensors.h"
 

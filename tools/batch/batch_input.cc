@@ -1,7 +1,8 @@
 #include "tools/batch/batch_input.h"
 
-#include <nlohmann/json.hpp>
 #include <unordered_map>
+
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {
@@ -19,7 +20,7 @@ absl::StatusOr<std::string> TextOf(const Json& line, const char* field) {
 }
 
 absl::StatusOr<BatchRequest> Parse(const std::string& text) {
-  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json line = ParseJson(text);
   if (!line.is_object()) return absl::InvalidArgumentError("no JSON object");
   for (const auto& [key, value] : line.items()) {
     if (key != "custom_id" && key != "method" && key != "url" && key != "body") {

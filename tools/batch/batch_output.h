@@ -2,12 +2,12 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 
 namespace winnow {

@@ -1,7 +1,8 @@
 #include "tools/batch/batch_run.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

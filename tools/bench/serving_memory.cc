@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/base/json.h"
 #include "common/base/kv_layout.h"
 #include "common/model/model_config.h"
 #include "nlohmann/json.hpp"

@@ -2,11 +2,11 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/base/json.h"
 #include "tools/engine/bench_engine_options.h"
 #include "tools/engine/decode_batch.h"
 #include "tools/engine/decode_floor.h"

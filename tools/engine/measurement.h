@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "tools/engine/decode_case.h"
 
 namespace winnow {

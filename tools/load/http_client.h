@@ -1,12 +1,13 @@
 #pragma once
 #include <chrono>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <stop_token>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "common/base/json.h"
 
 namespace winnow {
 
@@ -18,7 +19,7 @@ struct HttpReply {
   int retry_after_s = 0;          // what the header says, in seconds; 0: nothing
   std::string resume_token = {};  // of the header Winnow-Resume
   // The body as JSON; null when it is none.
-  nlohmann::json json() const { return nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false); }
+  nlohmann::json json() const { return ParseJson(body); }
 };
 
 struct ServerSentEvent {

@@ -1,5 +1,5 @@
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "tools/load/http_client.h"
 #include "tools/load/load_client.h"
 
@@ -43,7 +43,7 @@ class HttpLoadClient final : public LoadClient {
     times.prompt_tokens = static_cast<uint32_t>(request.token_ids.size());
     if (reply.status != 200) times.error = absl::StrCat("HTTP ", reply.status, ": ", reply.body.substr(0, 300));
     for (const auto& [time_s, data] : events) {
-      const Json event = Json::parse(data, nullptr, /*allow_exceptions=*/false);
+      const Json event = ParseJson(data);
       if (!event.is_object()) continue;  // [DONE]
       if (event.contains("error")) times.error = data.substr(0, 300);
       if (HasText(event)) times.token_s.push_back(time_s);

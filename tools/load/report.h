@@ -1,8 +1,8 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "tools/load/summary.h"
 
 namespace winnow {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
-#include <nlohmann/json.hpp>
+
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {
@@ -25,7 +26,7 @@ absl::StatusOr<uint64_t> Count(const Json& line, const char* field, uint64_t low
 }
 
 absl::StatusOr<PlannedRequest> ParseLine(const std::string& text, uint64_t line_number, double speed) {
-  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json line = ParseJson(text);
   if (!line.is_object()) return absl::InvalidArgumentError("no JSON object");
   PlannedRequest request;
   WINNOW_ASSIGN_OR_RETURN(const uint64_t timestamp, Count(line, "timestamp", 0, uint64_t{1} << 52));

@@ -3,9 +3,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_split.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {
@@ -58,8 +58,7 @@ absl::StatusOr<std::vector<ProfileText>> ReadPromptFile(const std::string& path,
     ++line;
     if (json.empty()) continue;
     std::string name = absl::StrCat(path, ":", line);
-    absl::StatusOr<ProfileText> prompt =
-        EncodePrompt(nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false), text);
+    absl::StatusOr<ProfileText> prompt = EncodePrompt(ParseJson(StdSv(json)), text);
     if (!prompt.ok()) return Annotate(prompt.status(), name);
     prompt->name = std::move(name);
     texts.push_back(*std::move(prompt));

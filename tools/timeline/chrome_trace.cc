@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

@@ -1,12 +1,12 @@
 #include "cmd/chaos/cluster/cluster.h"
 
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <thread>
 
 #include "absl/strings/str_join.h"
 #include "cmd/up/http_probe.h"
+#include "common/base/json.h"
 
 namespace winnow::chaos {
 namespace {
@@ -107,7 +107,7 @@ std::string Cluster::Missing() const {
     const absl::StatusOr<HttpAnswer> ready = HttpGet(router, "/ready", milliseconds(1000));
     if (!ready.ok() || ready->status != 200) return absl::StrCat("the router at ", router, " is not ready");
     const absl::StatusOr<HttpAnswer> ranks = HttpGet(router, "/ranks", milliseconds(1000));
-    const auto list = ranks.ok() ? nlohmann::json::parse(ranks->body, nullptr, false) : nlohmann::json();
+    const auto list = ranks.ok() ? ParseJson(ranks->body) : nlohmann::json();
     if (!list.is_object()) return absl::StrCat("the router at ", router, " does not list its ranks");
     size_t serving = 0;
     for (const auto& rank : list.value("ranks", nlohmann::json::array())) {

@@ -6,13 +6,13 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "absl/strings/str_split.h"
 #include "cmd/chaos/cluster/process.h"
 #include "cmd/chaos/sandbox/mounts.h"
 #include "cmd/up/up_options.h"
+#include "common/base/json.h"
 #include "common/config/load.h"
 
 namespace winnow::chaos {

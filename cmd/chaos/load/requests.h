@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 #include "tools/load/length_mix.h"
 

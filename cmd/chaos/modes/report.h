@@ -1,9 +1,9 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "cmd/chaos/modes/trial.h"
+#include "common/base/json.h"
 
 namespace winnow::chaos {
 

@@ -1,7 +1,6 @@
 #pragma once
 #include <chrono>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "cmd/chaos/cluster/cluster.h"
 #include "cmd/chaos/load/requests.h"
 #include "cmd/chaos/load/stream.h"
+#include "common/base/json.h"
 
 namespace winnow::chaos {
 

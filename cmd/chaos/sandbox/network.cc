@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
 #include "cmd/chaos/sandbox/mounts.h"
 #include "cmd/chaos/sandbox/run_tool.h"
 #include "common/base/check.h"
+#include "common/base/json.h"
 
 namespace winnow::chaos {
 namespace {
@@ -141,7 +141,7 @@ absl::StatusOr<Network::Traffic> Network::TrafficOf(const std::string& host) con
   for (const CableEnd& end : {CableEnd{host, kDevice}, CableEnd{kRouter, Find(host).cable}}) {
     WINNOW_ASSIGN_OR_RETURN(const std::string text,
                             RunTool({"tc", "-n", end.host, "-s", "-j", "qdisc", "show", "dev", end.device}));
-    const auto list = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+    const auto list = ParseJson(text);
     if (!list.is_array() || list.empty()) return absl::InternalError("cannot read what tc says: " + text);
     traffic.bytes += list[0].value("bytes", int64_t{0});
     traffic.held_back += list[0].value("overlimits", int64_t{0});

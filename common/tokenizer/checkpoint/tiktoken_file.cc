@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <charconv>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/escaping.h"
+#include "common/base/json.h"
 #include "common/tokenizer/byte_level.h"
 #include "common/tokenizer/json_node.h"
 #include "common/tokenizer/model/rank_bpe_model.h"

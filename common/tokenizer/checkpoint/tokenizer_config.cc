@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "common/tokenizer/checkpoint/read_file.h"
 #include "common/tokenizer/json_node.h"
 

@@ -1,11 +1,11 @@
 #include "common/tokenizer/checkpoint/word_piece_file.h"
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
+#include "common/base/json.h"
 #include "common/tokenizer/json_node.h"
 #include "common/tokenizer/model/word_piece_model.h"
 #include "common/tokenizer/pipeline/bert_normalizer.h"

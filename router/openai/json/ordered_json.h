@@ -1,7 +1,7 @@
 #pragma once
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 
 namespace winnow {

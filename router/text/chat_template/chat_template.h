@@ -1,13 +1,13 @@
 #pragma once
 #include <ctime>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/base/status.h"
 #include "router/text/chat_template/ast.h"
 

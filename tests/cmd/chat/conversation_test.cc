@@ -2,8 +2,8 @@
 
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/temp_dir.h"

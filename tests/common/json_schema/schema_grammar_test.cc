@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "common/grammar/automaton.h"
 #include "common/grammar/grammar_states.h"
 #include "common/grammar/grammar_text.h"

@@ -5,10 +5,10 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 
+#include "common/base/json.h"
 #include "common/grammar/grammar_matcher.h"
 #include "common/grammar/grammar_text.h"
 #include "common/json_schema/schema_grammar.h"

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 
+#include "common/base/json.h"
 #include "gtest/gtest.h"
 
 namespace winnow {

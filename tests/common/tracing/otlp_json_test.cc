@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {

@@ -1,9 +1,9 @@
 // Any template is rendered or refused: no crash, no hang, no undefined behaviour. The messages hold what templates look
 // at, so that whatever parses also has something to work on.
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "common/base/json.h"
 #include "router/text/chat_template/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,9 +6,9 @@
 
 #include <condition_variable>
 #include <mutex>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/json.h"
 #include "router/generation/generate_request.h"
 #include "router/generation/model_services.h"
 

@@ -1,11 +1,11 @@
 #pragma once
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "router/generation/text_codec.h"
 #include "router/openai/json/utf8_scan.h"
 

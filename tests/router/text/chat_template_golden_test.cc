@@ -5,9 +5,9 @@
 
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/base/json.h"
 #include "router/text/chat_template/chat_template.h"
 
 namespace winnow {

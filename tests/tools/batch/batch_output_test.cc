@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/temp_dir.h"
 

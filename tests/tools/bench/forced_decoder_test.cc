@@ -1,8 +1,8 @@
 #include "tools/bench/quality/forced_decoder.h"
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "common/base/json.h"
 #include "tests/support/status_matchers.h"
 
 namespace winnow {

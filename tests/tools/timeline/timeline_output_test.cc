@@ -1,8 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "common/base/json.h"
 #include "tools/timeline/chrome_trace.h"
 #include "tools/timeline/timeline_summary.h"
 

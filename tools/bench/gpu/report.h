@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "common/base/json.h"
 #include "nlohmann/json.hpp"
 
 namespace winnow {

@@ -1,7 +1,6 @@
 #include "tools/bench/quality/quality_model.h"
 
-#include <nlohmann/json.hpp>
-
+#include "common/base/json.h"
 #include "common/model/checkpoint.h"
 
 namespace winnow {

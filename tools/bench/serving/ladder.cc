@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "common/base/json.h"
 
 namespace winnow::serving {
 namespace {

@@ -1,10 +1,10 @@
 #include "tools/bench/serving/replay.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "common/base/json.h"
 
 namespace winnow::serving {
 namespace {
@@ -24,7 +24,7 @@ void FillGaps(std::vector<double> gaps_ms, ClientFigures& figures) {
 }  // namespace
 
 absl::StatusOr<MeasuredRun> ReadMeasuredRun(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = ParseJson(text);
   if (!json.is_object() || !json.contains("requests") || !json["requests"].is_array() || json["requests"].empty()) {
     return absl::InvalidArgumentError("no requests of `winnow bench serve --out`");
   }

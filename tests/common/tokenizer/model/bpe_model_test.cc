@@ -2,11 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "common/base/json.h"
 
 namespace winnow {
 namespace {
