@@ -22,7 +22,7 @@
 #include "common/base/json.h"
 #include "common/config/host_address.h"
 #include "common/config/listen_address.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 
 namespace winnow {
 namespace {
@@ -274,7 +274,7 @@ class Cluster {
 // None where they would not be used.
 int CountGpusFor(const DeviceChoice& device) {
   if (device.kind == DeviceChoice::Kind::kCpu) return 0;
-  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  const absl::StatusOr<const device::DeviceTable*> table = device::LoadPlugin();
   return table.ok() ? (*table)->device_count() : 0;
 }
 

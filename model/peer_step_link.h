@@ -27,9 +27,10 @@ struct PeerStepShape {
 
 class PeerStepBatch;
 
-// The inference rank's end of decode steps that run between its GPU and a cache rank's (kernels/cuda/step/exchange.h):
-// both are told of a step by their hosts, and raise and await flags in each other's memory. A sequence has a row of the
-// GPU's batch, whose working set the cache rank's GPU writes to. Engine thread, but for Abort.
+// The inference rank's end of decode steps that run between its GPU and a cache rank's
+// (kernels/device/params/exchange.h): both are told of a step by their hosts, and raise and await flags in each other's
+// memory. A sequence has a row of the GPU's batch, whose working set the cache rank's GPU writes to. Engine thread, but
+// for Abort.
 class PeerStepLink {
  public:
   virtual ~PeerStepLink() = default;

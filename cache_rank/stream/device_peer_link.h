@@ -15,7 +15,7 @@ namespace winnow {
 
 // What an inference rank's GPU offers when a link is made.
 struct PeerOffer {
-  std::string address;  // of a cuda::PeerLink that exposes its slots, its inbox and the flags of this cache rank
+  std::string address;  // of a device::PeerLink that exposes its slots, its inbox and the flags of this cache rank
   SelectionSpec spec;   // of all sequences of the peer link, as it is for the whole model
   int max_rows = 0;     // of the batch
   int hidden_size = 0;
@@ -24,11 +24,11 @@ struct PeerOffer {
   KvShard shard;                // of the sequences, what the peer link carries; without layers: everything
 };
 
-// Decode steps of one link that run between two GPUs (kernels/cuda/step/exchange.h): rows and queries are stored into
-// this rank's memory, selections and their rows into the other's, and neither host looks at them. A sequence takes a
-// batch row until another sequence gets it; plans say which batch rows decode. Its rows in host memory stay the truth:
-// those of a plan come back after it, so that whatever ends the peer link, the sequence goes on by frames. Data-plane
-// thread.
+// Decode steps of one link that run between two GPUs (kernels/device/params/exchange.h): rows and queries are stored
+// into this rank's memory, selections and their rows into the other's, and neither host looks at them. A sequence takes
+// a batch row until another sequence gets it; plans say which batch rows decode. Its rows in host memory stay the
+// truth: those of a plan come back after it, so that whatever ends the peer link, the sequence goes on by frames.
+// Data-plane thread.
 class DevicePeerLink {
  public:
   struct Row {

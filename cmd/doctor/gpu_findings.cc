@@ -5,13 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/gibibytes.h"
 #include "common/base/status.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 
 namespace winnow {
 namespace {
 
 // 13020 -> 13.2
-std::string CudaVersion(int version) {
+std::string DriverVersion(int version) {
   return version == 0 ? "none" : absl::StrCat(version / 1000, ".", version % 1000 / 10);
 }
 
@@ -40,12 +40,12 @@ Finding Nccl() {
   return finding;
 }
 
-Finding Gpu(const cuda::CudaTable& table, int ordinal) {
-  const absl::StatusOr<std::unique_ptr<cuda::Device>> device = table.open_device(ordinal);
+Finding Gpu(const device::DeviceTable& table, int ordinal) {
+  const absl::StatusOr<std::unique_ptr<device::Device>> device = table.open_device(ordinal);
   if (!device.ok()) {
     return {Verdict::kWarn, "gpu", std::string(device.status().message()), "this GPU is not used"};
   }
-  const cuda::DeviceInfo& info = (*device)->info();
+  const device::DeviceInfo& info = (*device)->info();
   return {.subject = "gpu",
           .what = absl::StrCat(ordinal, ": ", info.name, ", compute capability ", info.compute_major, ".",
                                info.compute_minor, ", ", info.num_multiprocessors, " multiprocessors, ",
@@ -53,7 +53,7 @@ Finding Gpu(const cuda::CudaTable& table, int ordinal) {
                                Gibibytes(static_cast<double>(info.total_bytes)), ", PCI ", info.pci_bus_id)};
 }
 
-Finding PeerAccess(const cuda::CudaTable& table, int count) {
+Finding PeerAccess(const device::DeviceTable& table, int count) {
   std::string missing;
   for (int from = 0; from < count; ++from) {
     for (int to = 0; to < count; ++to) {
@@ -73,7 +73,7 @@ Finding PeerAccess(const cuda::CudaTable& table, int count) {
 }  // namespace
 
 std::vector<Finding> GpuFindings() {
-  const absl::StatusOr<const cuda::CudaTable*> loaded = cuda::LoadPlugin();
+  const absl::StatusOr<const device::DeviceTable*> loaded = device::LoadPlugin();
   if (!loaded.ok()) {
     Finding finding{.subject = "gpu", .what = absl::StrCat(loaded.status().message(), "; the CPU does everything")};
     if (HasDriver()) {
@@ -82,15 +82,15 @@ std::vector<Finding> GpuFindings() {
     }
     return {finding};
   }
-  const cuda::CudaTable& table = **loaded;
+  const device::DeviceTable& table = **loaded;
   const int count = table.device_count();
   std::vector<Finding> findings;
   for (int ordinal = 0; ordinal < count; ++ordinal) findings.push_back(Gpu(table, ordinal));
   if (count > 1) findings.push_back(PeerAccess(table, count));
-  const cuda::CudaVersions versions = table.versions();
+  const device::DriverVersions versions = table.versions();
   findings.push_back({.subject = "cuda",
-                      .what = absl::StrCat("runtime ", CudaVersion(versions.runtime), ", driver for up to ",
-                                           CudaVersion(versions.driver))});
+                      .what = absl::StrCat("runtime ", DriverVersion(versions.runtime), ", driver for up to ",
+                                           DriverVersion(versions.driver))});
   findings.push_back(Nccl());
   return findings;
 }

@@ -5,8 +5,8 @@
 
 namespace winnow {
 
-// The CUDA plugin, the GPUs that it can use, which of them reach each other's memory, and the versions of CUDA and
-// NCCL; or the reason why there are none. Loads the plugin and opens every GPU for a moment.
+// The plugin with the kernels, the GPUs that it can use, which of them reach each other's memory, and the versions of
+// driver, runtime and NCCL; or the reason why there are none. Loads the plugin and opens every GPU for a moment.
 std::vector<Finding> GpuFindings();
 
 }  // namespace winnow

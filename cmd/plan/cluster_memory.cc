@@ -15,7 +15,7 @@
 #include "common/model/synthetic_models.h"
 #include "common/selection/shard_spec.h"
 #include "inference_rank/backend/cpu_memory.h"
-#include "inference_rank/backend/cuda_memory.h"
+#include "inference_rank/backend/device_memory.h"
 #include "model/forward.h"
 #include "model/weights/device_weights.h"
 
@@ -35,7 +35,7 @@ absl::StatusOr<bool> ComputesOnGpu(const UpOptions& options, const ModelConfig& 
   weights.dtype = options.compute;
   weights.shard.count = gpus_of_rank;
   const absl::Status served = CheckDeviceModel(config, weights);
-  const bool must = options.device.kind == DeviceChoice::Kind::kCuda || gpus_of_rank > 1;
+  const bool must = options.device.kind == DeviceChoice::Kind::kGpu || gpus_of_rank > 1;
   const absl::Status rows = CheckKvRowsOnGpus(options.kv_dtype, gpus_of_rank,
                                               static_cast<uint64_t>(options.slot_host_memory_bytes), config.head_dim);
   if (must) WINNOW_RETURN_IF_ERROR(rows);
@@ -62,8 +62,8 @@ absl::StatusOr<InferenceMemory> PlanInference(const UpOptions& options, int inde
   if (memory.on_gpu) {
     const BackendOptions backend = GpuBackendOptions(rank, model);
     WINNOW_RETURN_IF_ERROR(CheckSlotHostMemory(backend, memory.gpus));
-    memory.needs = there.table != nullptr ? PlanCudaRank(*there.table, backend, memory.gpus, absl::OkStatus()).needs
-                                          : EstimateCudaNeeds(backend, memory.gpus, GpusInReach(there));
+    memory.needs = there.table != nullptr ? PlanDeviceRank(*there.table, backend, memory.gpus, absl::OkStatus()).needs
+                                          : EstimateDeviceNeeds(backend, memory.gpus, GpusInReach(there));
     memory.needs.memory_name = memory.gpus > 1 ? absl::StrCat("the memory of each ", there.gpu_name)
                                                : absl::StrCat("the memory of the ", there.gpu_name);
     memory.selects_in_place = memory.needs.selects_in_place;

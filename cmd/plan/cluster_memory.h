@@ -9,18 +9,18 @@
 #include "common/base/status.h"
 #include "inference_rank/memory/memory_plan.h"
 #include "inference_rank/service/rank_model.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
 // The memory that processes find: a machine's, or what a container may take.
 struct MemoryThere {
   uint64_t host_bytes = 0;
-  bool host_is_known = true;               // otherwise it has as much as it takes
-  uint64_t gpu_bytes = 0;                  // free, of each GPU; 0: there is none
-  int gpus = 0;                            // of the machine
-  const cuda::CudaTable* table = nullptr;  // null: what GPUs need is estimated
-  std::string gpu_name = "GPU";            // for messages
+  bool host_is_known = true;                   // otherwise it has as much as it takes
+  uint64_t gpu_bytes = 0;                      // free, of each GPU; 0: there is none
+  int gpus = 0;                                // of the machine
+  const device::DeviceTable* table = nullptr;  // null: what GPUs need is estimated
+  std::string gpu_name = "GPU";                // for messages
 };
 
 // Ranks of one kind, with what each of them takes: worked out by the functions that the ranks themselves start by.

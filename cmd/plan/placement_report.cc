@@ -135,7 +135,7 @@ std::vector<PlacementReport> ReportPlacements(const UpOptions& base, const Plann
   const int tensor_parallel = std::max(base.tensor_parallel, 1);
   const std::string computes = tensor_parallel > 1 ? absl::StrCat(tensor_parallel, " GPUs") : "1 GPU";
   UpOptions gpu = base;
-  gpu.device = {DeviceChoice::Kind::kCuda, 0};
+  gpu.device = {DeviceChoice::Kind::kGpu, 0};
   for (int i = 1; i < tensor_parallel; ++i) gpu.device.more.push_back(i);
   gpu.cache_device = {DeviceChoice::Kind::kCpu, 0};
   UpOptions dense = gpu;
@@ -156,7 +156,7 @@ std::vector<PlacementReport> ReportPlacements(const UpOptions& base, const Plann
   const int for_cache = machine.gpus - tensor_parallel;
   for (int gpus = tensor_parallel; gpus <= std::min(most_cache_gpus, for_cache); gpus += tensor_parallel) {
     UpOptions beside = gpu;
-    beside.cache_device = {DeviceChoice::Kind::kCuda, tensor_parallel};
+    beside.cache_device = {DeviceChoice::Kind::kGpu, tensor_parallel};
     beside.cache_ranks = gpus;
     beside.placement.cache_shards = static_cast<uint32_t>(tensor_parallel);
     add(absl::StrCat(computes, " + ", gpus, " cache"), beside);

@@ -7,8 +7,8 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "cmd/role/machine.h"
-#include "kernels/cuda/plugin.h"
 #include "kernels/kernel_table.h"
+#include "kernels/plugin/plugin.h"
 #include "tools/machine/machine_flops.h"
 #include "tools/machine/machine_read.h"
 
@@ -32,8 +32,8 @@ std::string CpuName() {
 
 // GPUs of this machine: all like the first.
 absl::Status FindGpus(PlannedMachine& machine) {
-  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> device, table->open_device(0));
+  WINNOW_ASSIGN_OR_RETURN(const device::DeviceTable* table, device::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<device::Device> device, table->open_device(0));
   const absl::StatusOr<GpuSheet> sheet = FindGpuSheet(device->info().name);
   const auto free_bytes = static_cast<double>(device->info().free_bytes);
   machine.table = table;

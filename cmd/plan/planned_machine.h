@@ -4,7 +4,7 @@
 
 #include "common/base/status.h"
 #include "common/config/fields.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "tools/plan/device_rates.h"
 
 namespace winnow {
@@ -22,14 +22,14 @@ struct MachineOptions {
 
 // A machine with its rates, and where they come from.
 struct PlannedMachine {
-  int gpus = 0;                            // 0: there is none
-  bool has_gpus = true;                    // they are here; otherwise assumed
-  DeviceRates gpu;                         // of each; memory_bytes: what is free
-  std::string gpu_name;                    // "H200, 141 GB, by its datasheet: 4.8 TB/s, ..."
-  const cuda::CudaTable* table = nullptr;  // of the GPUs here: what their kernels ask for
-  DeviceRates host;                        // of its cores; memory_bytes: what is free
-  bool host_is_given = false;              // its memory, or found where the GPUs are
-  std::string host_name;                   // "CPU: 2 cores, avx512bf16 kernels, ..."
+  int gpus = 0;                                // 0: there is none
+  bool has_gpus = true;                        // they are here; otherwise assumed
+  DeviceRates gpu;                             // of each; memory_bytes: what is free
+  std::string gpu_name;                        // "H200, 141 GB, by its datasheet: 4.8 TB/s, ..."
+  const device::DeviceTable* table = nullptr;  // of the GPUs here: what their kernels ask for
+  DeviceRates host;                            // of its cores; memory_bytes: what is free
+  bool host_is_given = false;                  // its memory, or found where the GPUs are
+  std::string host_name;                       // "CPU: 2 cores, avx512bf16 kernels, ..."
 };
 
 // This machine, with what the options say otherwise: without a GPU here or named an H200 is assumed. Rates of the host

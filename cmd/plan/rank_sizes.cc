@@ -16,7 +16,7 @@ constexpr int64_t kHeadroomParts = 8;
 
 // A rank computes on a GPU where it is told to: elsewhere nobody gives it one.
 bool IsOnGpu(const DeviceChoice& device) {
-  return device.kind == DeviceChoice::Kind::kCuda;
+  return device.kind == DeviceChoice::Kind::kGpu;
 }
 
 void TakeWithoutGpu(DeviceChoice& device) {

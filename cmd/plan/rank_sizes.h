@@ -8,7 +8,7 @@ namespace winnow {
 
 // The memory of ranks that each have a container or a unit of their own, so that what is automatic cannot be a share of
 // the machine's. Of ranks that compute or select on GPUs nothing is said, as a plan does not know what of the host's
-// memory CUDA takes.
+// memory a GPU's driver takes.
 struct RankSizes {
   // What the options leave to the ranks; 0 where they say it, or where it stays so.
   int64_t slot_memory_bytes = 0;

@@ -49,7 +49,7 @@ RankGroup InferenceGroup(const UpOptions& options, int index, int first, int cou
   rank.join = {.routers = {}, .discovery = options.discovery, .advertise = ""};
   rank.threads = rank.cache.threads = options.threads;
   rank.cache.memory_bytes = options.cache_memory_bytes;
-  const int gpus = rank.device.kind == DeviceChoice::Kind::kCuda
+  const int gpus = rank.device.kind == DeviceChoice::Kind::kGpu
                        ? std::max(rank.device.num_named(), std::max(1, options.tensor_parallel))
                        : 0;
   if (gpus > 1) rank.tensor_parallel = gpus;
@@ -74,7 +74,7 @@ RankGroup CacheGroup(const UpOptions& options, int64_t limit_bytes) {
   rank.join = {.routers = {}, .discovery = options.discovery, .advertise = ""};
   rank.cache.threads = options.threads;
   rank.cache.memory_bytes = options.cache_memory_bytes;
-  const int gpus = rank.cache.device.kind == DeviceChoice::Kind::kCuda ? 1 : 0;
+  const int gpus = rank.cache.device.kind == DeviceChoice::Kind::kGpu ? 1 : 0;
   rank.cache.device = AnyOf(rank.cache.device);
   const bool needs_model = !rank.cache.model.empty() || !rank.cache.peer_model.empty();
   return {.name = "cache",

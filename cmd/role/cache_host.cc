@@ -7,8 +7,8 @@
 #include "cmd/role/machine.h"
 #include "common/base/logging.h"
 #include "common/rpc/channel.h"
-#include "kernels/cuda/plugin.h"
 #include "kernels/kernel_table.h"
+#include "kernels/plugin/plugin.h"
 #include "winnow/v1/cache.grpc.pb.h"
 #include "winnow/v1/replication.grpc.pb.h"
 #include "winnow/v1/transport.grpc.pb.h"
@@ -23,7 +23,7 @@ size_t IndexShare(const CacheOptions& options, size_t free_bytes) {
 
 // Where rows can go from GPU to GPU: none where there is one GPU alone. FAILED_PRECONDITION or UNAVAILABLE say why not.
 absl::StatusOr<std::shared_ptr<DevicePeerLinks>> NewPeerLinks(const CacheOptions& options) {
-  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(const device::DeviceTable* table, device::LoadPlugin());
   if (table->device_count() < 2) return absl::FailedPreconditionError("there is one GPU alone");
   GpuPeerLinks::Options peer_links;
   peer_links.model = options.peer_model.empty() ? options.model : options.peer_model;
@@ -37,8 +37,8 @@ absl::StatusOr<std::shared_ptr<DevicePeerLinks>> NewPeerLinks(const CacheOptions
 // What selects on the GPU, for the model of the first inference rank that comes.
 absl::StatusOr<std::unique_ptr<BatchSelector>> NewGpuSelector(const CacheOptions& options, const ServedShape& shape,
                                                               bool with_peer_links) {
-  WINNOW_ASSIGN_OR_RETURN(const cuda::CudaTable* table, cuda::LoadPlugin());
-  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, table->open_device(options.device.ordinal));
+  WINNOW_ASSIGN_OR_RETURN(const device::DeviceTable* table, device::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<device::Device> device, table->open_device(options.device.ordinal));
   const std::string name = device->info().name;
   DeviceIndexSelector::Options selector;
   selector.memory_bytes = static_cast<size_t>(options.device_memory_bytes);
@@ -86,8 +86,8 @@ absl::StatusOr<std::unique_ptr<CacheHost>> CacheHost::Create(const CacheOptions&
   rank.data_plane.detach_ttl = std::chrono::duration_cast<std::chrono::milliseconds>(options.detached_ttl);
   const int64_t prefixes = options.prefix_cache_memory_bytes > 0 ? options.prefix_cache_memory_bytes : memory.kv_bytes;
   rank.data_plane.idle_prefix_bytes = options.prefix_cache ? static_cast<size_t>(prefixes) : 0;
-  const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kCuda;
-  if (must_be_gpu) WINNOW_RETURN_IF_ERROR(cuda::LoadPlugin().status());
+  const bool must_be_gpu = options.device.kind == DeviceChoice::Kind::kGpu;
+  if (must_be_gpu) WINNOW_RETURN_IF_ERROR(device::LoadPlugin().status());
   if (options.device.kind != DeviceChoice::Kind::kCpu) {
     absl::StatusOr<std::shared_ptr<DevicePeerLinks>> peer_links = NewPeerLinks(options);
     if (peer_links.ok()) {

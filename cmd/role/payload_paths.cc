@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/base/logging.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 #include "transport/nccl/nccl_path.h"
 #include "transport/peer/p2p_path.h"
 
@@ -14,8 +14,8 @@ PayloadPaths::PayloadPaths(const DeviceChoice& device) : choice_(device) {
     why_no_gpu_ = absl::FailedPreconditionError("this rank has no GPU (--device=cpu)");
     return;
   }
-  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
-  absl::StatusOr<std::unique_ptr<cuda::Device>> opened =
+  const absl::StatusOr<const device::DeviceTable*> table = device::LoadPlugin();
+  absl::StatusOr<std::unique_ptr<device::Device>> opened =
       table.ok() ? (*table)->open_device(device.ordinal) : table.status();
   why_no_gpu_ = opened.status();
   if (!opened.ok()) return;

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "common/config/device_choice.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "transport/transport.h"
 
 namespace winnow {
@@ -20,9 +20,9 @@ class PayloadPaths {
 
  private:
   DeviceChoice choice_;
-  const cuda::CudaTable* table_ = nullptr;  // null: no GPU
+  const device::DeviceTable* table_ = nullptr;  // null: no GPU
   absl::Status why_no_gpu_;
-  std::shared_ptr<cuda::Device> device_;
+  std::shared_ptr<device::Device> device_;
 };
 
 // Says in the log, channel by channel, which way payloads take.

@@ -173,13 +173,13 @@ absl::Status UpOptions::CheckKvDtype() const {
   if (kv_dtype == Dtype::kBf16) return absl::OkStatus();
   const absl::StatusOr<ModelConfig> config = ModelConfigOf(model);
   if (!config.ok()) return absl::OkStatus();  // it has an error of its own
-  const bool must_compute_on_gpu = device.kind == DeviceChoice::Kind::kCuda || tensor_parallel > 1;
+  const bool must_compute_on_gpu = device.kind == DeviceChoice::Kind::kGpu || tensor_parallel > 1;
   if (must_compute_on_gpu || select_in_place == SelectInPlace::kOn) {
     const int gpus = std::max(static_cast<int>(tensor_parallel), static_cast<int>(device.more.size()) + 1);
     WINNOW_RETURN_IF_ERROR(
         CheckKvRowsOnGpus(kv_dtype, gpus, static_cast<uint64_t>(slot_host_memory_bytes), config->head_dim));
   }
-  if (cache_device.kind == DeviceChoice::Kind::kCuda) return CheckKvRowsOnCacheGpu(kv_dtype);
+  if (cache_device.kind == DeviceChoice::Kind::kGpu) return CheckKvRowsOnCacheGpu(kv_dtype);
   if (kv_dtype != Dtype::kI8) return absl::OkStatus();
   const absl::StatusOr<SelectionSpec> spec = selection.Resolve(model);
   if (!spec.ok()) return absl::OkStatus();

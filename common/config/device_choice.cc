@@ -28,7 +28,7 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(std::string_view text) {
   if (kind == "cpu") {
     choice.kind = DeviceChoice::Kind::kCpu;
   } else if (kind == "cuda") {
-    choice.kind = DeviceChoice::Kind::kCuda;
+    choice.kind = DeviceChoice::Kind::kGpu;
   } else if (kind != "auto") {
     return bad;
   }
@@ -51,9 +51,9 @@ absl::StatusOr<DeviceChoice> ParseDeviceChoice(std::string_view text) {
 }
 
 std::string ToString(const DeviceChoice& choice) {
-  const char* kind = choice.kind == DeviceChoice::Kind::kCpu    ? "cpu"
-                     : choice.kind == DeviceChoice::Kind::kCuda ? "cuda"
-                                                                : "auto";
+  const char* kind = choice.kind == DeviceChoice::Kind::kCpu   ? "cpu"
+                     : choice.kind == DeviceChoice::Kind::kGpu ? "cuda"
+                                                               : "auto";
   if (choice.ordinal == 0 && choice.more.empty()) return kind;
   std::string text = absl::StrCat(kind, ":", choice.ordinal);
   for (const int ordinal : choice.more) absl::StrAppend(&text, ",", ordinal);

@@ -10,7 +10,7 @@ namespace winnow {
 // Where a rank computes, as configured: "auto", "cpu", "cuda", and "auto:N" or "cuda:N" for GPU N of the machine
 // instead of 0. Several GPUs are named as "cuda:0,1" or "cuda:0,cuda:1".
 struct DeviceChoice {
-  enum class Kind { kAuto, kCpu, kCuda };  // kAuto: the GPU if it answers and can, else the CPU
+  enum class Kind { kAuto, kCpu, kGpu };  // kAuto: the GPU if it answers and can, else the CPU
   Kind kind = Kind::kAuto;
   int ordinal = 0;
   std::vector<int> more = {};  // GPUs that are named after it

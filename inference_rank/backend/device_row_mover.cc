@@ -15,8 +15,8 @@ constexpr size_t kFetchedTogether = size_t{1} << 20;
 
 }  // namespace
 
-DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots,
-                               size_t num_slots, const Options& options)
+DeviceRowMover::DeviceRowMover(const device::DeviceTable& table, device::Device& device, device::Stream stream,
+                               void* slots, size_t num_slots, const Options& options)
     : table_(table),
       device_(device),
       stream_(stream),
@@ -27,8 +27,8 @@ DeviceRowMover::DeviceRowMover(const cuda::CudaTable& table, cuda::Device& devic
                    .code_bytes = options.int8_code_bytes}),
       marks_(num_slots, 0) {}
 
-absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cuda::CudaTable& table,
-                                                                       cuda::Device& device, cuda::Stream stream,
+absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const device::DeviceTable& table,
+                                                                       device::Device& device, device::Stream stream,
                                                                        void* slots, size_t num_slots,
                                                                        const Options& options) {
   std::unique_ptr<DeviceRowMover> mover(new DeviceRowMover(table, device, stream, slots, num_slots, options));
@@ -37,9 +37,9 @@ absl::StatusOr<std::unique_ptr<DeviceRowMover>> DeviceRowMover::Create(const cud
                        : options.row_bytes % 16 == 0);
   mover->max_moves_ =
       static_cast<uint32_t>(std::bit_floor(std::max<size_t>(options.staging_bytes / options.row_bytes, 64)));
-  const size_t moves_bytes = (mover->max_moves_ * sizeof(cuda::RowMove) + 255) / 256 * 256;
+  const size_t moves_bytes = (mover->max_moves_ * sizeof(device::RowMove) + 255) / 256 * 256;
   WINNOW_ASSIGN_OR_RETURN(mover->pinned_, device.AllocatePinned(moves_bytes + mover->max_moves_ * options.row_bytes));
-  mover->moves_ = static_cast<cuda::RowMove*>(mover->pinned_->data());
+  mover->moves_ = static_cast<device::RowMove*>(mover->pinned_->data());
   mover->rows_ = static_cast<std::byte*>(mover->pinned_->data()) + moves_bytes;
   for (Kept& kept : mover->kept_) kept.copied = device.NewEvent();
   return mover;

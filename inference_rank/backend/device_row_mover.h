@@ -8,7 +8,7 @@
 
 #include "common/base/status.h"
 #include "inference_rank/memory/row_mover.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -22,15 +22,15 @@ class DeviceRowMover final : public RowMover {
  public:
   struct Options {
     size_t row_bytes = 0;
-    // Of rows of int8, whose slots have their scales apart (cuda::Int8Slots): the bytes of their codes. Others: 0.
+    // Of rows of int8, whose slots have their scales apart (device::Int8Slots): the bytes of their codes. Others: 0.
     size_t int8_code_bytes = 0;
     size_t staging_bytes = size_t{32} << 20;  // pinned; when it is full, a move waits for the GPU
   };
 
   // Slots are [num_slots] rows at `slots`; device, stream and memory must outlive the mover.
-  static absl::StatusOr<std::unique_ptr<DeviceRowMover>> Create(const cuda::CudaTable& table, cuda::Device& device,
-                                                                cuda::Stream stream, void* slots, size_t num_slots,
-                                                                const Options& options);
+  static absl::StatusOr<std::unique_ptr<DeviceRowMover>> Create(const device::DeviceTable& table,
+                                                                device::Device& device, device::Stream stream,
+                                                                void* slots, size_t num_slots, const Options& options);
 
   void Write(void* to, const void* host_row) override;
   void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
@@ -54,8 +54,8 @@ class DeviceRowMover final : public RowMover {
   // Otherwise nothing.
   using Mark = uint16_t;
   static constexpr Mark kRead = 1, kWritten = 2, kThisLaunch = 4;
-  DeviceRowMover(const cuda::CudaTable& table, cuda::Device& device, cuda::Stream stream, void* slots, size_t num_slots,
-                 const Options& options);
+  DeviceRowMover(const device::DeviceTable& table, device::Device& device, device::Stream stream, void* slots,
+                 size_t num_slots, const Options& options);
   void Add(void* to, const void* from);
   // Adds a move to that slot of a row of host memory.
   void AddRow(size_t slot, const void* from);
@@ -73,20 +73,20 @@ class DeviceRowMover final : public RowMover {
   // The number of the slot at that address; no slot's for other memory.
   size_t SlotAt(const void* address) const;
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
-  const cuda::Stream stream_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
+  const device::Stream stream_;
   std::byte* const slots_;
   const size_t row_bytes_;
-  const cuda::Int8Slots int8_slots_;
+  const device::Int8Slots int8_slots_;
   uint32_t max_moves_ = 0;  // a power of two
-  std::unique_ptr<cuda::DeviceMemory> pinned_;
-  cuda::RowMove* moves_ = nullptr;  // [max_moves]
-  std::byte* rows_ = nullptr;       // [max_moves] rows: that of a move, if it comes from the host, at its index
+  std::unique_ptr<device::DeviceMemory> pinned_;
+  device::RowMove* moves_ = nullptr;  // [max_moves]
+  std::byte* rows_ = nullptr;         // [max_moves] rows: that of a move, if it comes from the host, at its index
 
   // What the last copies from host memory that is not staged have read, by their number % kMostKept.
   struct Kept {
-    std::unique_ptr<cuda::Event> copied;
+    std::unique_ptr<device::Event> copied;
     std::shared_ptr<const void> rows;
   };
   static constexpr size_t kMostKept = 8;

@@ -1,7 +1,7 @@
 #include "inference_rank/backend/publish_stages.h"
 
 #include "common/base/status.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 #include "model/forward.h"
 
 namespace winnow {
@@ -9,7 +9,7 @@ namespace winnow {
 size_t PublishStages::Carve(void* region, int max_prefill_rows, size_t row_bytes) {
   const size_t q = config_.q_features(), token_kv_bytes = config_.num_kv_heads * row_bytes;
   const size_t rows = kMaxDecodeRows, chunk = max_prefill_rows;
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   for (Decode& stage : decode_) {
     stage.kv_rows = arena.Take<std::byte>(rows * token_kv_bytes);
     stage.q_pre_rope = arena.TakeArray<float>(rows * q);
@@ -24,7 +24,7 @@ size_t PublishStages::Carve(void* region, int max_prefill_rows, size_t row_bytes
   return arena.used_bytes();
 }
 
-absl::StatusOr<std::unique_ptr<PublishStages>> PublishStages::Create(cuda::Device& device, const ModelConfig& config,
+absl::StatusOr<std::unique_ptr<PublishStages>> PublishStages::Create(device::Device& device, const ModelConfig& config,
                                                                      int max_prefill_rows, size_t row_bytes) {
   std::unique_ptr<PublishStages> stages(new PublishStages(config));
   WINNOW_ASSIGN_OR_RETURN(stages->memory_, device.AllocatePinned(stages->Carve(nullptr, max_prefill_rows, row_bytes)));

@@ -5,7 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/model/model_config.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -26,7 +26,7 @@ class PublishStages {
   };
 
   // `config` of the whole model. Any GPU reaches the memory.
-  static absl::StatusOr<std::unique_ptr<PublishStages>> Create(cuda::Device& device, const ModelConfig& config,
+  static absl::StatusOr<std::unique_ptr<PublishStages>> Create(device::Device& device, const ModelConfig& config,
                                                                int max_prefill_rows, size_t row_bytes);
 
   const ModelConfig& config() const { return config_; }
@@ -41,7 +41,7 @@ class PublishStages {
   size_t Carve(void* region, int max_prefill_rows, size_t row_bytes);
 
   const ModelConfig config_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<device::DeviceMemory> memory_;
   std::array<Decode, 2> decode_;
   std::array<Chunk, 2> chunk_;
 };

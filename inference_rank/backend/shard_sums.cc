@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 
 namespace winnow {
 namespace {
@@ -20,7 +20,7 @@ constexpr size_t kBoxes = 2;  // used in turn
 // Few enough for small chunks to be shared out, too.
 constexpr uint32_t kGroupRows = 32;
 
-constexpr size_t kFlagsOfBox = size_t{2} * cuda::kChunkSumBlocks;  // from each rank
+constexpr size_t kFlagsOfBox = size_t{2} * device::kChunkSumBlocks;  // from each rank
 
 size_t MostOwnedRows(int max_rows, int num_ranks) {
   return std::min<size_t>(max_rows, max_rows / num_ranks + kGroupRows);
@@ -32,7 +32,7 @@ size_t TermStride(const ModelConfig& config) {
 
 }  // namespace
 
-ShardSums::ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes)
+ShardSums::ShardSums(device::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes)
     : device_(device),
       layers_(layers),
       shard_(layers.weights().shard()),
@@ -46,7 +46,7 @@ size_t ShardSums::BoxBytes(const ModelConfig& config, int num_ranks, int max_row
 
 size_t ShardSums::Carve(void* region, int max_rows) {
   const ModelConfig& config = layers_.config();
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   box_.flags = arena.TakeArray<uint32_t>(kBoxes * kFlagsOfBox * shard_.count);
   box_.logit_flags = arena.TakeArray<uint32_t>(shard_.count);
   box_.mailboxes = arena.TakeArray<float>(kBoxes * shard_.count * mailbox_stride_);
@@ -60,7 +60,7 @@ size_t ShardSums::Carve(void* region, int max_rows) {
   return arena.used_bytes();
 }
 
-absl::StatusOr<std::unique_ptr<ShardSums>> ShardSums::Create(cuda::Device& device, DeviceLayers& layers, int max_rows,
+absl::StatusOr<std::unique_ptr<ShardSums>> ShardSums::Create(device::Device& device, DeviceLayers& layers, int max_rows,
                                                              Boxes boxes) {
   WINNOW_CHECK(layers.is_shard());
   std::unique_ptr<ShardSums> sums(new ShardSums(device, layers, max_rows, boxes));
@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<ShardSums>> ShardSums::Create(cuda::Device& devic
   sums->arrivals_ = sums->counted_ + 1;
   WINNOW_ASSIGN_OR_RETURN(sums->words_, device.AllocatePinned(kNumWords * sizeof(uint32_t)));
   std::fill_n(sums->word(0), kNumWords, 0u);
-  const cuda::Stream stream = device.NewStream();
+  const device::Stream stream = device.NewStream();
   // Flags begin as zeros; so may mailboxes.
   device.FillAsync(sums->memory_->data(), 0, bytes, stream);
   device.FillAsync(sums->state_->data(), 0, sums->state_->bytes(), stream);
@@ -86,7 +86,7 @@ void ShardSums::Connect(std::span<const Box> boxes) {
   std::copy(boxes.begin(), boxes.end(), boxes_.begin());
 }
 
-void ShardSums::BeginPass(cuda::Stream stream) {
+void ShardSums::BeginPass(device::Stream stream) {
   pass_begin_ = num_sums_;
   *word(kCountWord) = num_sums_;
   device_.CopyAsync(counted_, word(kCountWord), sizeof(uint32_t), stream);
@@ -96,35 +96,35 @@ void ShardSums::BeginChunk(uint32_t first_position, bool all_own_all) {
   owners_ = {.first_position = first_position, .group_rows = all_own_all ? 0 : kGroupRows};
 }
 
-void ShardSums::AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) {
+void ShardSums::AddChunk(device::Stream stream, int num_rows, const float* norm_weight) {
   EnqueueChunk(stream, num_rows, layers_.partial(), norm_weight);
 }
 
-void ShardSums::NormChunk(cuda::Stream stream, int num_rows, const float* weight) {
+void ShardSums::NormChunk(device::Stream stream, int num_rows, const float* weight) {
   EnqueueChunk(stream, num_rows, /*partial=*/nullptr, weight);
 }
 
-void ShardSums::EnqueueChunk(cuda::Stream stream, int num_rows, const float* partial, const float* norm_weight) {
+void ShardSums::EnqueueChunk(device::Stream stream, int num_rows, const float* partial, const float* norm_weight) {
   ++num_sums_;
   owners_.num_rows = num_rows;
   const int hidden_size = layers_.config().hidden_size;
   const size_t box = num_sums_ % kBoxes * shard_.count;
-  cuda::ChunkSumParams params = {.rank = shard_.index,
-                                 .num_ranks = shard_.count,
-                                 .owners = owners_,
-                                 .hidden_size = hidden_size,
-                                 .partial = partial,
-                                 .x = layers_.hidden(),
-                                 .mailbox_stride = static_cast<int64_t>(mailbox_stride_),
-                                 .weight = norm_weight,
-                                 .epsilon = layers_.config().rms_norm_eps,
-                                 .value = counted_,
-                                 .value_plus = num_sums_ - pass_begin_,
-                                 .abort = word(kAbortWord),
-                                 .error = word(kErrorWord),
-                                 .timeout_us = kTimeoutUs};
+  device::ChunkSumParams params = {.rank = shard_.index,
+                                   .num_ranks = shard_.count,
+                                   .owners = owners_,
+                                   .hidden_size = hidden_size,
+                                   .partial = partial,
+                                   .x = layers_.hidden(),
+                                   .mailbox_stride = static_cast<int64_t>(mailbox_stride_),
+                                   .weight = norm_weight,
+                                   .epsilon = layers_.config().rms_norm_eps,
+                                   .value = counted_,
+                                   .value_plus = num_sums_ - pass_begin_,
+                                   .abort = word(kAbortWord),
+                                   .error = word(kErrorWord),
+                                   .timeout_us = kTimeoutUs};
   for (int r = 0; r < shard_.count; ++r) {
-    const size_t owned = cuda::OwnedRows(owners_, r, shard_.count).count();
+    const size_t owned = device::OwnedRows(owners_, r, shard_.count).count();
     WINNOW_CHECK(owned * hidden_size <= mailbox_stride_);
     params.mailboxes[r] = boxes_[r].mailboxes + box * mailbox_stride_;
     params.out[r] = boxes_[r].normed;
@@ -151,7 +151,7 @@ DecodeSum ShardSums::NextDecodeSum() {
   return sum;
 }
 
-void ShardSums::GatherLogits(cuda::Stream stream, int num_rows) {
+void ShardSums::GatherLogits(device::Stream stream, int num_rows) {
   const DeviceWeights& weights = layers_.weights();
   const size_t vocab = layers_.config().vocab_size, part = weights.lm_head().out_features;
   if (part == vocab) return;
@@ -187,7 +187,7 @@ absl::Status ShardSums::Error() const {
   switch (std::atomic_ref(*word(kErrorWord)).load()) {
     case 0:
       return absl::OkStatus();
-    case cuda::kWaitAborted:
+    case device::kWaitAborted:
       return absl::AbortedError("another GPU of the rank has failed");
     default:
       return absl::DeadlineExceededError(

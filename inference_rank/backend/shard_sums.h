@@ -5,8 +5,8 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/step/step.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/params/step.h"
+#include "kernels/plugin/device_table.h"
 #include "model/device/device_layers.h"
 
 namespace winnow {
@@ -30,24 +30,24 @@ class ShardSums final : public PartialSums {
 
   static size_t BoxBytes(const ModelConfig& config, int num_ranks, int max_rows);
   // Of the GPU that holds this shard of the weights. Layers outlive it.
-  static absl::StatusOr<std::unique_ptr<ShardSums>> Create(cuda::Device& device, DeviceLayers& layers, int max_rows,
+  static absl::StatusOr<std::unique_ptr<ShardSums>> Create(device::Device& device, DeviceLayers& layers, int max_rows,
                                                            Boxes boxes);
   const Box& box() const { return box_; }
   // Those of all ranks, in their order.
   void Connect(std::span<const Box> boxes);
 
   // Before the first sum of a pass, when the last pass has ended.
-  void BeginPass(cuda::Stream stream);
+  void BeginPass(device::Stream stream);
   // Whose rows sums of chunks have from now on: those of a chunk from first_position on, shared out by position, or all
   // of them with every rank.
   void BeginChunk(uint32_t first_position, bool all_own_all);
   // hidden() += partial() of rank 0 + of rank 1 + ...
-  void AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) override;
-  void NormChunk(cuda::Stream stream, int num_rows, const float* weight) override;
+  void AddChunk(device::Stream stream, int num_rows, const float* norm_weight) override;
+  void NormChunk(device::Stream stream, int num_rows, const float* weight) override;
   bool AllOwnAllRows() const override { return owners_.group_rows == 0; }
   DecodeSum NextDecodeSum() override;
   // Rank 0 gets all logits.
-  void GatherLogits(cuda::Stream stream, int num_rows);
+  void GatherLogits(device::Stream stream, int num_rows);
 
   // ABORTED, DEADLINE_EXCEEDED when a wait ended without the others. What passes gave since is worthless.
   absl::Status Error() const;
@@ -55,20 +55,20 @@ class ShardSums final : public PartialSums {
   void Abort();
 
  private:
-  ShardSums(cuda::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes);
+  ShardSums(device::Device& device, DeviceLayers& layers, int max_rows, Boxes boxes);
   size_t Carve(void* region, int max_rows);
-  void EnqueueChunk(cuda::Stream stream, int num_rows, const float* partial, const float* norm_weight);
+  void EnqueueChunk(device::Stream stream, int num_rows, const float* partial, const float* norm_weight);
   uint32_t* word(int i) const { return static_cast<uint32_t*>(words_->data()) + i; }
 
-  cuda::Device& device_;
+  device::Device& device_;
   DeviceLayers& layers_;
   const WeightShard shard_;
   const Boxes kind_;
   const size_t mailbox_stride_;
-  std::unique_ptr<cuda::DeviceMemory> memory_, state_, words_;
+  std::unique_ptr<device::DeviceMemory> memory_, state_, words_;
   Box box_;
-  cuda::ChunkOwners owners_;
-  std::array<Box, cuda::kMaxTensorParallel> boxes_ = {};
+  device::ChunkOwners owners_;
+  std::array<Box, device::kMaxTensorParallel> boxes_ = {};
   uint32_t* counted_ = nullptr;   // device: sums before this pass
   uint32_t* arrivals_ = nullptr;  // device
   uint32_t num_sums_ = 1;         // since the start, and one: flags begin as zeros

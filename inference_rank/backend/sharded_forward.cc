@@ -5,7 +5,7 @@
 namespace winnow {
 namespace {
 
-HeadShards HeadsOf(const std::vector<CudaForward*>& shards) {
+HeadShards HeadsOf(const std::vector<DeviceForward*>& shards) {
   const ModelConfig& config = shards[0]->layers().config();
   return {.num_shards = static_cast<int>(shards.size()),
           .kv_heads_each = config.num_kv_heads,
@@ -13,9 +13,9 @@ HeadShards HeadsOf(const std::vector<CudaForward*>& shards) {
 }
 
 // Of the GPU that failed first, rather than of those that were freed then.
-absl::Status FirstFailure(const std::vector<CudaForward*>& shards) {
+absl::Status FirstFailure(const std::vector<DeviceForward*>& shards) {
   absl::Status first;
-  for (const CudaForward* shard : shards) {
+  for (const DeviceForward* shard : shards) {
     const absl::Status status = shard->status();
     if (first.ok() || (absl::IsAborted(first) && !status.ok())) first = status;
   }
@@ -24,18 +24,18 @@ absl::Status FirstFailure(const std::vector<CudaForward*>& shards) {
 
 }  // namespace
 
-ShardedForward::ShardedForward(std::vector<CudaForward*> shards, std::span<const uint32_t> first_slots)
+ShardedForward::ShardedForward(std::vector<DeviceForward*> shards, std::span<const uint32_t> first_slots)
     : shards_(std::move(shards)),
       first_slots_(first_slots.begin(), first_slots.end()),
       heads_(HeadsOf(shards_)),
       threads_(static_cast<int>(shards_.size())) {}
 
-absl::StatusOr<std::unique_ptr<ShardedForward>> ShardedForward::Create(std::vector<CudaForward*> shards,
+absl::StatusOr<std::unique_ptr<ShardedForward>> ShardedForward::Create(std::vector<DeviceForward*> shards,
                                                                        std::span<const uint32_t> first_slots) {
   std::unique_ptr<ShardedForward> forward(new ShardedForward(std::move(shards), first_slots));
   std::vector<ShardSums::Box> boxes;
-  for (CudaForward* shard : forward->shards_) boxes.push_back(shard->sums()->box());
-  for (CudaForward* shard : forward->shards_) shard->sums()->Connect(boxes);
+  for (DeviceForward* shard : forward->shards_) boxes.push_back(shard->sums()->box());
+  for (DeviceForward* shard : forward->shards_) shard->sums()->Connect(boxes);
   forward->Run([&](int shard) { (void)forward->shards_[shard]->WarmUp(); }, [] {});
   WINNOW_RETURN_IF_ERROR(forward->status_);
   return forward;
@@ -46,7 +46,7 @@ void ShardedForward::Run(const std::function<void(int)>& pass, const std::functi
       [&](int shard) {
         pass(shard);
         if (shards_[shard]->status().ok()) return;
-        for (CudaForward* other : shards_) other->sums()->Abort();
+        for (DeviceForward* other : shards_) other->sums()->Abort();
       },
       serve);
   status_ = FirstFailure(shards_);

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "inference_rank/backend/cuda_forward.h"
+#include "inference_rank/backend/device_forward.h"
 #include "inference_rank/backend/shard_threads.h"
 #include "inference_rank/backend/sharded_kv.h"
 
@@ -15,7 +15,7 @@ namespace winnow {
 class ShardedForward final : public Forward {
  public:
   // One GPU's of each shard, in their order. They are connected and warmed up here.
-  static absl::StatusOr<std::unique_ptr<ShardedForward>> Create(std::vector<CudaForward*> shards,
+  static absl::StatusOr<std::unique_ptr<ShardedForward>> Create(std::vector<DeviceForward*> shards,
                                                                 std::span<const uint32_t> first_slots);
 
   std::span<float> DecodeByLayer(std::span<const uint32_t> token_ids, std::span<const uint32_t> positions,
@@ -39,11 +39,11 @@ class ShardedForward final : public Forward {
   absl::Status status() const override { return status_; }
 
  private:
-  explicit ShardedForward(std::vector<CudaForward*> shards, std::span<const uint32_t> first_slots);
+  explicit ShardedForward(std::vector<DeviceForward*> shards, std::span<const uint32_t> first_slots);
   // A pass of all GPUs. One that fails frees the others.
   void Run(const std::function<void(int shard)>& pass, const std::function<void()>& serve);
 
-  const std::vector<CudaForward*> shards_;
+  const std::vector<DeviceForward*> shards_;
   const std::vector<uint32_t> first_slots_;
   const HeadShards heads_;
   ShardThreads threads_;

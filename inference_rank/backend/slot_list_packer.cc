@@ -7,7 +7,7 @@
 namespace winnow {
 
 SlotListPacker::SlotListPacker(int num_query_heads, int num_kv_heads, uint32_t first_slot,
-                               std::span<cuda::AttentionList> lists, std::span<uint32_t> selected)
+                               std::span<device::AttentionList> lists, std::span<uint32_t> selected)
     : num_query_heads_(num_query_heads),
       group_(num_query_heads / num_kv_heads),
       first_slot_(first_slot),
@@ -43,7 +43,7 @@ void SlotListPacker::AddRow(const RowLists& row) {
   for (; next_list_ < row.end; ++next_list_) {
     const std::span<const uint32_t> slots = input_->slots(next_list_);
     const auto count = static_cast<uint32_t>(slots.size());
-    cuda::AttentionList list{};
+    device::AttentionList list{};
     list.selected_first = num_selected_;
     list.selected_count = count;
     list.ring_tokens = 1;

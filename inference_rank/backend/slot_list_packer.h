@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/device/params/attention.h"
 #include "model/forward.h"
 
 namespace winnow {
@@ -25,7 +25,7 @@ class SlotListPacker {
  public:
   // `lists` [max_lists] and `selected` [max_selected] are the caller's. A row's lists must fit. Slots are numbered on
   // the GPU from `first_slot` on.
-  SlotListPacker(int num_query_heads, int num_kv_heads, uint32_t first_slot, std::span<cuda::AttentionList> lists,
+  SlotListPacker(int num_query_heads, int num_kv_heads, uint32_t first_slot, std::span<device::AttentionList> lists,
                  std::span<uint32_t> selected);
 
   // Begins with the lists of a layer for `num_rows` rows, which stay the caller's until the last pack.
@@ -52,7 +52,7 @@ class SlotListPacker {
   const uint32_t num_query_heads_;
   const uint32_t group_;
   const uint32_t first_slot_;
-  const std::span<cuda::AttentionList> list_space_;
+  const std::span<device::AttentionList> list_space_;
   const std::span<uint32_t> selected_space_;
   const SlotLists* input_ = nullptr;
   int num_rows_ = 0;

@@ -13,7 +13,7 @@
 #include "common/base/status.h"
 #include "common/model/rope.h"
 #include "common/selection/mass_positions.h"
-#include "kernels/cuda/select/page_units.h"
+#include "kernels/device/params/page_units.h"
 
 namespace winnow {
 namespace {
@@ -74,10 +74,10 @@ DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
 
 }  // namespace
 
-void LocalSelection::Together::BeginPlan(cuda::Stream stream) {
+void LocalSelection::Together::BeginPlan(device::Stream stream) {
   for (ColocatedSelection* kind : kinds_) kind->BeginPlan(stream);
 }
-void LocalSelection::Together::OnHidden(cuda::Stream stream, int layer) {
+void LocalSelection::Together::OnHidden(device::Stream stream, int layer) {
   for (ColocatedSelection* kind : kinds_) kind->OnHidden(stream, layer);
 }
 void LocalSelection::Together::OnRows(int layer) {
@@ -119,7 +119,7 @@ DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_p
   return store;
 }
 
-cuda::ExchangeShape LocalSelection::Exchange(const Shape& shape) {
+device::ExchangeShape LocalSelection::Exchange(const Shape& shape) {
   return {.layout = shape.layout,
           .max_rows = shape.max_rows,
           .hidden_size = shape.hidden_size,
@@ -131,14 +131,14 @@ size_t LocalSelection::IndexBytesPerRow(const Shape& shape) {
   return (with.index() - without.index() + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
-size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& shape) {
+size_t LocalSelection::DeviceBytes(const device::DeviceTable& table, const Shape& shape) {
   const auto store = DeviceKvStore::Unallocated(StoreShape(shape, 1));
   SelectionSpec spec = WithoutBudgets(AsServed(shape.selection, shape.max_context_tokens), MaxBudget(shape));
   if (IsDense(spec)) spec.predictor = Predictor::kExact;
   const auto plan = DevicePlan::Unallocated(store.get(), spec, shape.max_rows, MaxBudget(shape));
   const DeviceSelection::Model model{.rope = {std::vector<float>(shape.layout.head_dim / 2), 1}};
-  cuda::AttentionList list{};
-  cuda::InferenceInbox in_place;
+  device::AttentionList list{};
+  device::InferenceInbox in_place;
   in_place.lists = &list;
   const int query_features = shape.layout.num_query_heads * shape.layout.head_dim;
   const size_t projections =
@@ -150,7 +150,7 @@ size_t LocalSelection::DeviceBytes(const cuda::CudaTable& table, const Shape& sh
   return BytesOf(StoreShape(shape, 1)).index() + CacheInboxBytes(Exchange(shape)) + kMaxKinds * of_kind;
 }
 
-absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& wanted) {
+absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shape& shape, const SelectionSpec& wanted) {
   if (IsDense(wanted)) return absl::OkStatus();
   const SelectionSpec spec = WithoutWindows(AsServed(wanted, shape.max_context_tokens), shape);
   const auto refuse = [](std::string_view what) {
@@ -193,13 +193,13 @@ absl::Status LocalSelection::Serves(const cuda::CudaTable& table, const Shape& s
     return refuse("policy mass of whole pages with rows of int8");
   }
   const bool by_units = HasWholePages(spec) && (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass);
-  if (by_units && shape.max_context_tokens / unit + 1 > cuda::kMaxPageUnits) return refuse("so many pages");
+  if (by_units && shape.max_context_tokens / unit + 1 > device::kMaxPageUnits) return refuse("so many pages");
   const bool built = !HasWholePages(spec) ||
                      (by_units ? table.page_units->select_units != nullptr : table.selection->select_pages != nullptr);
   return built ? absl::OkStatus() : refuse("whole pages on this device");
 }
 
-LocalSelection::LocalSelection(const cuda::CudaTable& table, cuda::Device& device, const DeviceWeights& weights,
+LocalSelection::LocalSelection(const device::DeviceTable& table, device::Device& device, const DeviceWeights& weights,
                                const DecodeSlots& slots, const Shape& shape)
     : table_(table),
       device_(device),
@@ -209,17 +209,17 @@ LocalSelection::LocalSelection(const cuda::CudaTable& table, cuda::Device& devic
       peer_(slots.inbox()),
       rows_(shape.max_rows) {}
 
-absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const cuda::CudaTable& table,
-                                                                       cuda::Device& device,
+absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const device::DeviceTable& table,
+                                                                       device::Device& device,
                                                                        const DeviceWeights& weights,
                                                                        const DecodeSlots& slots,
                                                                        uint32_t num_slot_pages, const Shape& shape) {
   std::unique_ptr<LocalSelection> selection(new LocalSelection(table, device, weights, slots, shape));
-  const cuda::ExchangeShape exchange = Exchange(shape);
+  const device::ExchangeShape exchange = Exchange(shape);
   WINNOW_CHECK(slots.shape().exchange().max_budget == exchange.max_budget);
   WINNOW_ASSIGN_OR_RETURN(selection->inbox_memory_, device.Allocate(CacheInboxBytes(exchange)));
   selection->inbox_ = CacheInboxAt(exchange, selection->inbox_memory_->data());
-  const cuda::Stream stream = device.NewStream();
+  const device::Stream stream = device.NewStream();
   device.FillAsync(selection->inbox_memory_->data(), 0, selection->inbox_memory_->bytes(), stream);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
   WINNOW_ASSIGN_OR_RETURN(selection->store_, DeviceKvStore::Create(&table, &device, StoreShape(shape, num_slot_pages),
@@ -281,12 +281,12 @@ bool LocalSelection::BeginsAt(int row, uint32_t position) const {
   return of.kind != nullptr && !of.sequence.has_value() && position >= of.spec.dense_below_tokens;
 }
 
-cuda::RowWindow LocalSelection::WindowOf(int row) const {
+device::RowWindow LocalSelection::WindowOf(int row) const {
   const SelectionSpec& spec = rows_[row].spec;
   return {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens};
 }
 
-absl::Status LocalSelection::Begin(int row, uint32_t position, cuda::Stream stream) {
+absl::Status LocalSelection::Begin(int row, uint32_t position, device::Stream stream) {
   Row& of = rows_[row];
   const size_t num_lists = shape_.layout.num_lists(), pages_per_list = of.pages.size() / num_lists;
   const size_t per_list = (of.max_positions + kBlockTokens - 1) / kBlockTokens;
@@ -320,7 +320,7 @@ DevicePlan::Staging LocalSelection::StagingOf(int row) const {
           .pool_slots = rows_[row].staging_slots};
 }
 
-void LocalSelection::Leave(int row, cuda::Stream stream) {
+void LocalSelection::Leave(int row, device::Stream stream) {
   Row& left = rows_[row];
   if (left.kind == nullptr) return;
   if (left.sequence.has_value()) {
@@ -398,19 +398,19 @@ absl::Status LocalSelection::PrepareGraphs() {
 }
 
 size_t LocalSelection::ReadbackBytes(const Shape& shape) {
-  const cuda::ExchangeShape exchange = Exchange(shape);
-  return kMaxKinds * (exchange.masses_per_plan() * sizeof(cuda::MeasuredMass) + NumCounts(shape) * sizeof(uint32_t));
+  const device::ExchangeShape exchange = Exchange(shape);
+  return kMaxKinds * (exchange.masses_per_plan() * sizeof(device::MeasuredMass) + NumCounts(shape) * sizeof(uint32_t));
 }
 
 size_t LocalSelection::NumCounts(const Shape& shape) {
   return (shape.stages ? 2 : 1) * shape.layout.num_layers * Exchange(shape).counts_per_layer();
 }
 
-void LocalSelection::EnqueueReadback(Readback& readback, cuda::Stream stream) {
+void LocalSelection::EnqueueReadback(Readback& readback, device::Stream stream) {
   readback.of_kind = {};
   if (!needs_.measures) return;
-  const cuda::ExchangeShape exchange = Exchange(shape_);
-  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
+  const device::ExchangeShape exchange = Exchange(shape_);
+  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(device::MeasuredMass);
   const size_t count_bytes = NumCounts() * sizeof(uint32_t);
   for (const std::unique_ptr<Kind>& kind : kinds_) {
     if (kind == nullptr || !needs_.kinds[kind->index]) continue;
@@ -427,11 +427,11 @@ std::optional<LocalSelection::RowCounts> LocalSelection::TakeReadback(const Read
   const Row& of = rows_[row];
   if (!of.sequence.has_value() || !readback.of_kind[of.kind->index]) return std::nullopt;
   if (!MeasuresMassOfRow(position, of.prompt_tokens, row)) return std::nullopt;
-  const cuda::ExchangeShape exchange = Exchange(shape_);
-  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(cuda::MeasuredMass);
+  const device::ExchangeShape exchange = Exchange(shape_);
+  const size_t mass_bytes = exchange.masses_per_plan() * sizeof(device::MeasuredMass);
   const size_t count_bytes = NumCounts() * sizeof(uint32_t);
   const std::byte* const from = readback.region + of.kind->index * (mass_bytes + count_bytes);
-  const auto* const measured = reinterpret_cast<const cuda::MeasuredMass*>(from);
+  const auto* const measured = reinterpret_cast<const device::MeasuredMass*>(from);
   const auto* const counts = reinterpret_cast<const uint32_t*>(from + mass_bytes);
   const int heads = shape_.layout.num_kv_heads;
   const uint32_t window = RecentStart(position, of.spec.recent_tokens, of.spec.sink_tokens, kBlockTokens);

@@ -47,31 +47,32 @@ class LocalSelection {
   static uint32_t MaxListRows(const Shape& shape);
   // Device memory of the index of a row of one list, rounded up, and of all else.
   static size_t IndexBytesPerRow(const Shape& shape);
-  static size_t DeviceBytes(const cuda::CudaTable& table, const Shape& shape);
+  static size_t DeviceBytes(const device::DeviceTable& table, const Shape& shape);
   // OK, or what of the specification is not served in place.
-  static absl::Status Serves(const cuda::CudaTable& table, const Shape& shape, const SelectionSpec& wanted);
+  static absl::Status Serves(const device::DeviceTable& table, const Shape& shape, const SelectionSpec& wanted);
 
   // `slots` are those of the batch, over num_slot_pages pages of slots. All arguments outlive it.
-  static absl::StatusOr<std::unique_ptr<LocalSelection>> Create(const cuda::CudaTable& table, cuda::Device& device,
-                                                                const DeviceWeights& weights, const DecodeSlots& slots,
-                                                                uint32_t num_slot_pages, const Shape& shape);
+  static absl::StatusOr<std::unique_ptr<LocalSelection>> Create(const device::DeviceTable& table,
+                                                                device::Device& device, const DeviceWeights& weights,
+                                                                const DecodeSlots& slots, uint32_t num_slot_pages,
+                                                                const Shape& shape);
 
   // Where the residuals and queries of a step go.
-  const cuda::CacheInbox& inbox() const { return inbox_; }
+  const device::CacheInbox& inbox() const { return inbox_; }
   // Of the graph whose steps these selections are a part of. Before anything else.
   void JoinGraph(DecodeGraph& graph) { graph_ = &graph; }
 
   // A sequence takes a row. RESOURCE_EXHAUSTED while there are kMaxKinds others.
   absl::Status Sit(int row, const StepSequence& sequence);
-  void Leave(int row, cuda::Stream stream);
+  void Leave(int row, device::Stream stream);
   // Whether the row's selections begin with this position: it is not one of those that the specification leaves dense,
   // and nothing has been selected for the row before.
   bool BeginsAt(int row, uint32_t position) const;
   // The sequence's rows below `position` are in its pages: those that are not yet are indexed, and its next step
   // selects. Enqueued.
-  absl::Status Begin(int row, uint32_t position, cuda::Stream stream);
+  absl::Status Begin(int row, uint32_t position, device::Stream stream);
   // Once it has begun: what surrounds its selections.
-  cuda::RowWindow WindowOf(int row) const;
+  device::RowWindow WindowOf(int row) const;
 
   // What the step of these rows is captured for: (row, position), those of dense sequences as well.
   struct RowAt {
@@ -89,7 +90,7 @@ class LocalSelection {
     std::array<bool, kMaxKinds> of_kind{};  // which kinds were measured
   };
   // Behind the step whose variant was asked for last.
-  void EnqueueReadback(Readback& readback, cuda::Stream stream);
+  void EnqueueReadback(Readback& readback, device::Stream stream);
   // Of a row that took part in that step at `position`: masses by list, NaN where not measured, to `masses`. Returns
   // how many rows its lists selected and how many of them were not staged; nullopt where nothing was measured.
   struct RowCounts {
@@ -122,8 +123,8 @@ class LocalSelection {
   class Together final : public ColocatedCache {
    public:
     void Set(std::vector<ColocatedSelection*> kinds) { kinds_ = std::move(kinds); }
-    void BeginPlan(cuda::Stream stream) override;
-    void OnHidden(cuda::Stream stream, int layer) override;
+    void BeginPlan(device::Stream stream) override;
+    void OnHidden(device::Stream stream, int layer) override;
     void OnRows(int layer) override;
     void EndPlan() override;
 
@@ -131,10 +132,10 @@ class LocalSelection {
     std::vector<ColocatedSelection*> kinds_;
   };
 
-  LocalSelection(const cuda::CudaTable& table, cuda::Device& device, const DeviceWeights& weights,
+  LocalSelection(const device::DeviceTable& table, device::Device& device, const DeviceWeights& weights,
                  const DecodeSlots& slots, const Shape& shape);
   static DeviceKvShape StoreShape(const Shape& shape, uint32_t num_slot_pages);
-  static cuda::ExchangeShape Exchange(const Shape& shape);
+  static device::ExchangeShape Exchange(const Shape& shape);
   absl::StatusOr<Kind*> KindOf(const SelectionSpec& spec);
   DecodeVariant Variant(int bucket_rows);
   DevicePlan::Staging StagingOf(int row) const;
@@ -142,15 +143,15 @@ class LocalSelection {
   size_t NumCounts() const { return NumCounts(shape_); }
   static size_t NumCounts(const Shape& shape);
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
   const DecodeSlots& slots_;
   const DeviceSelection::Model model_;
   const Shape shape_;
-  const cuda::InferenceInbox peer_;
+  const device::InferenceInbox peer_;
   DecodeGraph* graph_ = nullptr;
-  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
-  cuda::CacheInbox inbox_;
+  std::unique_ptr<device::DeviceMemory> inbox_memory_;
+  device::CacheInbox inbox_;
   std::unique_ptr<DeviceKvStore> store_;
   std::array<std::unique_ptr<Kind>, kMaxKinds> kinds_;
   std::vector<Row> rows_;  // [max_rows]

@@ -2,7 +2,7 @@
 
 #include "common/tokenizer/checkpoint/load_tokenizer.h"
 #include "inference_rank/backend/cpu_backend.h"
-#include "inference_rank/backend/cuda_backend.h"
+#include "inference_rank/backend/device_backend.h"
 #include "inference_rank/service/fingerprint.h"
 #include "inference_rank/service/rank_model.h"
 #include "kernels/parallel_for.h"
@@ -124,11 +124,11 @@ absl::Status InferenceRank::ChooseBackend() {
   if (options_.device.kind != DeviceChoice::Kind::kCpu) {
     options = GpuBackendOptions(options_, *model_);
     WINNOW_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOfRank(options_.device, options_.tensor_parallel, 0, 1));
-    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewCudaBackend(options, gpus);
+    absl::StatusOr<std::unique_ptr<Backend>> gpu = NewDeviceBackend(options, gpus);
     if (gpu.ok()) {
       backend_ = *std::move(gpu);
       device_description_ = backend_->description();
-    } else if (options_.device.kind == DeviceChoice::Kind::kCuda || gpus.size() > 1 || !CpuWouldDo(gpu.status())) {
+    } else if (options_.device.kind == DeviceChoice::Kind::kGpu || gpus.size() > 1 || !CpuWouldDo(gpu.status())) {
       return Annotate(gpu.status(), absl::StrCat("--device=", ToString(options_.device)));
     } else {
       device_description_ = absl::StrCat(" (--device=auto: ", gpu.status().message(), ")");

@@ -5,7 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 
 namespace winnow {
 namespace {
@@ -26,7 +26,7 @@ int DecodeGraph::BucketFor(int num_rows) {
   return *std::lower_bound(kBuckets.begin(), kBuckets.end(), num_rows);
 }
 
-DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots,
+DecodeGraph::DecodeGraph(device::Device& device, DeviceLayers& layers, DecodeSlots& slots,
                          const DecodeGraphOptions& options)
     : device_(device),
       layers_(layers),
@@ -41,12 +41,12 @@ DecodeGraph::DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots
       published_(device.NewEvent()) {}
 
 size_t DecodeGraph::CarveInputs(int max_rows, void* region, Inputs* inputs) {
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   inputs->token_ids = arena.TakeArray<uint32_t>(max_rows);
   inputs->positions = arena.TakeArray<uint32_t>(max_rows);
-  inputs->draws = arena.TakeArray<cuda::SampleRow>(max_rows);
+  inputs->draws = arena.TakeArray<device::SampleRow>(max_rows);
   inputs->inboxes = arena.TakeArray<void*>(max_rows);
-  inputs->peers = arena.TakeArray<cuda::ExchangePeer>(cuda::kMaxExchangePeers);
+  inputs->peers = arena.TakeArray<device::ExchangePeer>(device::kMaxExchangePeers);
   return arena.used_bytes();
 }
 
@@ -63,11 +63,11 @@ DecodeGraph::Inputs DecodeGraph::InputsAt(int max_rows, void* region) {
 
 size_t DecodeGraph::Carve(void* region) {
   const size_t rows = max_rows(), heads = config_.num_kv_heads, lists = slots_.shape().num_lists();
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   state_.plan = arena.TakeArray<uint32_t>(1);
   state_.next = InputsAt(max_rows(), arena.Take(InputBytes(max_rows())));
   state_.positions = arena.TakeArray<uint32_t>(rows);
-  state_.windows = arena.TakeArray<cuda::RowWindow>(rows);
+  state_.windows = arena.TakeArray<device::RowWindow>(rows);
   state_.index_budgets = arena.TakeArray<uint32_t>(rows);
   if (!config_.windows.empty()) state_.layer_windows = arena.TakeArray<uint32_t>(config_.windows.size());
   state_.logprobs = arena.TakeArray<float>(rows);
@@ -85,7 +85,7 @@ size_t DecodeGraph::Carve(void* region) {
   return arena.used_bytes();
 }
 
-absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& device, DeviceLayers& layers,
+absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(device::Device& device, DeviceLayers& layers,
                                                                  DecodeSlots& slots,
                                                                  const DecodeGraphOptions& options) {
   std::unique_ptr<DecodeGraph> graph(new DecodeGraph(device, layers, slots, options));
@@ -116,10 +116,10 @@ absl::StatusOr<std::unique_ptr<DecodeGraph>> DecodeGraph::Create(cuda::Device& d
 absl::Status DecodeGraph::SetPeer() {
   void* const inbox = options_.inbox.region();
   const std::vector<void*> inboxes(max_rows(), inbox);
-  const cuda::ExchangePeer peer{.inbox = static_cast<std::byte*>(inbox),
-                                .delta_flags = slots_.inbox().delta_flags,
-                                .abort = abort_word(),
-                                .error = error_word()};
+  const device::ExchangePeer peer{.inbox = static_cast<std::byte*>(inbox),
+                                  .delta_flags = slots_.inbox().delta_flags,
+                                  .abort = abort_word(),
+                                  .error = error_word()};
   device_.CopyAsync(state_.next.inboxes, inboxes.data(), inboxes.size() * sizeof(void*), stream_);
   device_.CopyAsync(state_.next.peers, &peer, sizeof(peer), stream_);
   return device_.Synchronize(stream_);
@@ -127,9 +127,9 @@ absl::Status DecodeGraph::SetPeer() {
 
 absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows) {
   WINNOW_CHECK(rows.size() <= static_cast<size_t>(max_rows()));
-  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), cuda::kNoPosition);
-  std::vector<cuda::RowWindow> windows(max_rows(), WindowOf(0));
-  std::vector<cuda::SampleRow> samples(max_rows());
+  std::vector<uint32_t> tokens(max_rows()), positions(max_rows(), device::kNoPosition);
+  std::vector<device::RowWindow> windows(max_rows(), WindowOf(0));
+  std::vector<device::SampleRow> samples(max_rows());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (!rows[i].has_value()) continue;
     tokens[i] = rows[i]->token_id;
@@ -141,11 +141,11 @@ absl::Status DecodeGraph::SetRows(std::span<const std::optional<DecodeRow>> rows
   device_.CopyAsync(state_.next.token_ids, tokens.data(), tokens.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.next.positions, positions.data(), positions.size() * sizeof(uint32_t), stream_);
   device_.CopyAsync(state_.windows, windows.data(), windows.size() * sizeof(windows[0]), stream_);
-  device_.CopyAsync(state_.next.draws, samples.data(), samples.size() * sizeof(cuda::SampleRow), stream_);
+  device_.CopyAsync(state_.next.draws, samples.data(), samples.size() * sizeof(device::SampleRow), stream_);
   return device_.Synchronize(stream_);
 }
 
-cuda::RowWindow DecodeGraph::WindowOf(uint32_t prompt_tokens) const {
+device::RowWindow DecodeGraph::WindowOf(uint32_t prompt_tokens) const {
   const DecodeSlotShape& shape = slots_.shape();
   if (shape.is_dense()) return {};
   return {.sinks = shape.sinks,
@@ -154,7 +154,7 @@ cuda::RowWindow DecodeGraph::WindowOf(uint32_t prompt_tokens) const {
           .prompt_tokens = prompt_tokens};
 }
 
-void DecodeGraph::EnqueueWindow(int row, const cuda::RowWindow& window) {
+void DecodeGraph::EnqueueWindow(int row, const device::RowWindow& window) {
   device_.CopyAsync(state_.windows + row, &window, sizeof(window), stream_);
 }
 
@@ -176,10 +176,10 @@ void DecodeGraph::EnqueueToken(int row, const Inputs& pinned) {
 void DecodeGraph::EnqueueRow(int row, const Inputs& pinned) {
   EnqueueToken(row, pinned);
   device_.CopyAsync(state_.next.positions + row, pinned.positions + row, sizeof(uint32_t), stream_);
-  device_.CopyAsync(state_.next.draws + row, pinned.draws + row, sizeof(cuda::SampleRow), stream_);
+  device_.CopyAsync(state_.next.draws + row, pinned.draws + row, sizeof(device::SampleRow), stream_);
 }
 
-void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
+void DecodeGraph::BeginStep(device::Stream stream, int num_rows) {
   const DecodeSlotShape& shape = slots_.shape();
   table_.step->begin_step(stream, {.plan = state_.plan,
                                    .next_positions = state_.next.positions,
@@ -204,7 +204,7 @@ void DecodeGraph::BeginStep(cuda::Stream stream, int num_rows) {
                                    .kv_slots = state_.kv_slots});
 }
 
-cuda::SendRowsParams DecodeGraph::HiddenOf(int layer, int num_rows) const {
+device::SendRowsParams DecodeGraph::HiddenOf(int layer, int num_rows) const {
   const size_t row_bytes = config_.hidden_size * sizeof(float);
   return {.from = layers_.hidden(),
           .row_bytes = row_bytes,
@@ -235,9 +235,9 @@ DecodeSum DecodeGraph::SumOf(DecodePart product) const {
 }
 
 // Every rank gets all logits, and draws the same tokens from them.
-void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
+void DecodeGraph::GatherLogits(device::Stream stream, int num_rows) {
   const TensorParallelGroup& group = options_.group;
-  const cuda::DeviceMatrix& part = layers_.weights().lm_head();
+  const device::DeviceMatrix& part = layers_.weights().lm_head();
   if (part.out_features == config_.vocab_size) return;
   const int first = layers_.weights().lm_head_first();
   const int64_t stride = config_.vocab_size * sizeof(float);
@@ -263,7 +263,7 @@ void DecodeGraph::GatherLogits(cuda::Stream stream, int num_rows) {
   }
 }
 
-void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
+void DecodeGraph::Rope(device::Stream stream, int layer, const StepShape& step) {
   const int num_rows = step.num_rows;
   const Dtype computed = converts_rows() ? Dtype::kBf16 : kv_dtype();
   const size_t heads = config_.num_kv_heads, row_bytes = config_.kv_layout(computed).row_bytes();
@@ -305,7 +305,7 @@ void DecodeGraph::Rope(cuda::Stream stream, int layer, const StepShape& step) {
                                      .slot_scales = slots_.scales()});
 }
 
-void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, const StepShape& step) {
+void DecodeGraph::ExchangeRows(device::Stream stream, int layer, const StepShape& step) {
   if (options_.mode == DecodeMode::kColocated) {
     step.variant.cache->OnRows(layer);
     return;
@@ -313,7 +313,7 @@ void DecodeGraph::ExchangeRows(cuda::Stream stream, int layer, const StepShape& 
   table_.step->signal_and_wait(stream, RemoteFlagsOf(layer));
 }
 
-cuda::RemoteFlagsParams DecodeGraph::RemoteFlagsOf(int layer) const {
+device::RemoteFlagsParams DecodeGraph::RemoteFlagsOf(int layer) const {
   return {.peers = state_.next.peers,
           .flag = inbox_.rows_flags + layer * sizeof(uint32_t),
           .layer = layer,
@@ -321,7 +321,7 @@ cuda::RemoteFlagsParams DecodeGraph::RemoteFlagsOf(int layer) const {
           .timeout_us = options_.wait_timeout_us};
 }
 
-void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
+void DecodeGraph::DigestRows(device::Stream stream, int num_rows) {
   const size_t lists = slots_.shape().exchange().lists_per_layer();
   table_.digest->attended_digest(stream, {.plan = {.num_layers = config_.num_layers,
                                                    .num_rows = num_rows,
@@ -339,7 +339,7 @@ void DecodeGraph::DigestRows(cuda::Stream stream, int num_rows) {
                                           .digests = slots_.inbox().digests + 2 * lists});
 }
 
-void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool waits) {
+void DecodeGraph::Attend(device::Stream stream, int layer, const StepShape& step, bool settled, bool waits) {
   const DecodeSlotShape& shape = slots_.shape();
   DecodeKvView kv{.slot_pool = slots_.slot_pool(),
                   .dtype = shape.layout.dtype,
@@ -361,7 +361,7 @@ void DecodeGraph::Attend(cuda::Stream stream, int layer, const StepShape& step, 
   layers_.Attend(stream, layer, step.num_rows, kv);
 }
 
-void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& step) {
+void DecodeGraph::EnqueueLayer(device::Stream stream, int layer, const StepShape& step) {
   const DecodeParts parts = step.parts;
   const int num_rows = step.num_rows;
   const bool sums = layers_.is_shard() && parts.Has(DecodePart::kAllReduce);
@@ -394,7 +394,7 @@ void DecodeGraph::EnqueueLayer(cuda::Stream stream, int layer, const StepShape& 
   if (sums) layers_.AddDown(stream, layer, num_rows, down_sum);
 }
 
-void DecodeGraph::EnqueueStep(cuda::Stream stream, const StepShape& step) {
+void DecodeGraph::EnqueueStep(device::Stream stream, const StepShape& step) {
   const DecodeParts parts = step.parts;
   const int num_rows = step.num_rows;
   BeginStep(stream, num_rows);
@@ -420,16 +420,16 @@ void DecodeGraph::EnqueueStep(cuda::Stream stream, const StepShape& step) {
   if (colocated) step.variant.cache->EndPlan();
 }
 
-absl::StatusOr<std::unique_ptr<cuda::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts,
-                                                                  const DecodeVariant& variant) {
+absl::StatusOr<std::unique_ptr<device::Graph>> DecodeGraph::Capture(int bucket, DecodeParts parts,
+                                                                    const DecodeVariant& variant) {
   const bool selects = is_remote() || (options_.mode == DecodeMode::kColocated && variant.cache != nullptr);
   const StepShape step{
       .num_rows = bucket, .parts = parts, .variant = variant, .exchanges = selects && parts.Has(DecodePart::kExchange)};
-  return device_.Capture(stream_, [this, step](cuda::Stream stream) { EnqueueStep(stream, step); });
+  return device_.Capture(stream_, [this, step](device::Stream stream) { EnqueueStep(stream, step); });
 }
 
 absl::Status DecodeGraph::Prepare(int num_rows, const DecodeVariant& variant) {
-  std::unique_ptr<cuda::Graph>& graph = graphs_[{BucketFor(num_rows), variant.key}];
+  std::unique_ptr<device::Graph>& graph = graphs_[{BucketFor(num_rows), variant.key}];
   if (graph != nullptr) return absl::OkStatus();
   WINNOW_ASSIGN_OR_RETURN(graph, Capture(std::min(BucketFor(num_rows), max_rows()), DecodeParts::All(), variant));
   return absl::OkStatus();
@@ -483,7 +483,7 @@ absl::Status DecodeGraph::WaitError() {
   switch (std::atomic_ref(*error_word()).load()) {
     case 0:
       return absl::OkStatus();
-    case cuda::kWaitAborted:
+    case device::kWaitAborted:
       return absl::AbortedError("a decode step was told to stop waiting");
     default:
       return absl::DeadlineExceededError(

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "model/device/decode_slots.h"
 #include "model/device/device_layers.h"
 #include "model/device/tensor_parallel.h"
@@ -63,9 +63,9 @@ class DecodeParts {
 class ColocatedCache {
  public:
   virtual ~ColocatedCache() = default;
-  virtual void BeginPlan(cuda::Stream stream) = 0;
+  virtual void BeginPlan(device::Stream stream) = 0;
   // hidden[layer] is in the inbox once `stream`, another one, has come so far.
-  virtual void OnHidden(cuda::Stream stream, int layer) = 0;
+  virtual void OnHidden(device::Stream stream, int layer) = 0;
   // rows[layer] and queries[layer] are in the inbox. Behind what this enqueues, what attention of `layer` reads is in
   // the slots and lists.
   virtual void OnRows(int layer) = 0;
@@ -74,10 +74,10 @@ class ColocatedCache {
 
 struct DecodeGraphOptions {
   DecodeMode mode = DecodeMode::kDense;
-  cuda::RecentWindow window = cuda::RecentWindow::kSliding;
+  device::RecentWindow window = device::RecentWindow::kSliding;
   // kColocated and kDisaggregated: the inbox of the cache rank that all rows belong to; {}: EnqueueInputs says whose
   // they are. Layers whose residual it wants (kDisaggregated: of the layers whose flag it waits for).
-  cuda::CacheInbox inbox = {};
+  device::CacheInbox inbox = {};
   int hidden_layers = 0;  // of so many layers, from the first, the residual entering them is sent
   // The cache rank's kernels may run on this GPU too: what waits takes no multiprocessors from them.
   bool shares_gpu = false;
@@ -86,20 +86,21 @@ struct DecodeGraphOptions {
   uint32_t wait_timeout_us = 1000000;
   uint32_t token_log_steps = 1024;
   // Where the steps run; null: on a stream of the graph's own.
-  cuda::Stream stream = nullptr;
+  device::Stream stream = nullptr;
   // kDense, and kColocated over rows in place, with slots of bf16 or int8: device memory that the K and V of a step's
   // rows go to as well, [max_rows][num_layers][num_kv_heads] rows. Null: they go to their slots alone.
   void* row_copies = nullptr;
   // Steps end with their logits, and DrawTokens draws: masks that the host works out meanwhile can still take part.
   bool draws_apart = false;
-  bool digests_rows = false;  // kDisaggregated: of what is attended to, into the inbox (kernels/cuda/step/row_digest.h)
+  bool digests_rows =
+      false;  // kDisaggregated: of what is attended to, into the inbox (kernels/device/params/row_digest.h)
 };
 
 // What a row of the batch computes next; rows without one compute nothing.
 struct DecodeRow {
   uint32_t token_id = 0;
   uint32_t position = 0;  // of token_id
-  cuda::SampleRow sampling = {};
+  device::SampleRow sampling = {};
   uint32_t prompt_tokens = 0;  // of the sequence: anchors of kept selections begin there
 };
 
@@ -112,7 +113,7 @@ struct DecodeVariant {
   bool indexes = false;             // rows may attend to what the model's own indexer chooses for them
 };
 
-// The whole decode step of a batch as one CUDA graph per bucket. The state of the step lies on the device and is
+// The whole decode step of a batch as one graph per bucket. The state of the step lies on the device and is
 // advanced there: consecutive launches decode consecutive positions, the sampled token of one entering the next. Layers
 // and slots are borrowed. One thread.
 class DecodeGraph {
@@ -120,16 +121,16 @@ class DecodeGraph {
   static constexpr std::array<int, 9> kBuckets = {1, 2, 4, 8, 16, 24, 32, 48, 64};
   static int BucketFor(int num_rows);  // the smallest that holds them
 
-  static absl::StatusOr<std::unique_ptr<DecodeGraph>> Create(cuda::Device& device, DeviceLayers& layers,
+  static absl::StatusOr<std::unique_ptr<DecodeGraph>> Create(device::Device& device, DeviceLayers& layers,
                                                              DecodeSlots& slots, const DecodeGraphOptions& options);
 
   // What the host says of a step, one region of memory.
   struct Inputs {
-    uint32_t* token_ids = nullptr;        // [max_rows]
-    uint32_t* positions = nullptr;        // [max_rows] cuda::kNoPosition: none
-    cuda::SampleRow* draws = nullptr;     // [max_rows], token_index one less
-    void** inboxes = nullptr;             // [max_rows] ExchangePeer::inbox of the row's cache rank; null: of none
-    cuda::ExchangePeer* peers = nullptr;  // [kMaxExchangePeers] the cache ranks with rows
+    uint32_t* token_ids = nullptr;          // [max_rows]
+    uint32_t* positions = nullptr;          // [max_rows] device::kNoPosition: none
+    device::SampleRow* draws = nullptr;     // [max_rows], token_index one less
+    void** inboxes = nullptr;               // [max_rows] ExchangePeer::inbox of the row's cache rank; null: of none
+    device::ExchangePeer* peers = nullptr;  // [kMaxExchangePeers] the cache ranks with rows
   };
   static size_t InputBytes(int max_rows);
   static Inputs InputsAt(int max_rows, void* region);
@@ -143,12 +144,12 @@ class DecodeGraph {
   // The same for one row alone: the token, position and draw at its place in `pinned`.
   void EnqueueRow(int row, const Inputs& pinned);
   // What the row attends to from the next step on, in place of what the slots' shape says. Read before this returns.
-  void EnqueueWindow(int row, const cuda::RowWindow& window);
+  void EnqueueWindow(int row, const device::RowWindow& window);
   // In steps whose variant `indexes`, of a model that brings an indexer: the row attends to so many positions that it
   // chooses, once there are more; 0: to everything, as at first.
   void EnqueueIndexBudget(int row, uint32_t budget);
   // A graph of one step for the first `bucket` rows, of the parts given.
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All()) {
+  absl::StatusOr<std::unique_ptr<device::Graph>> Capture(int bucket, DecodeParts parts = DecodeParts::All()) {
     return Capture(bucket, parts, Default());
   }
   // Captures the graph of so many rows, if that has not been done: GPUs that wait for each other need all their graphs
@@ -174,7 +175,7 @@ class DecodeGraph {
   // Ends those waits of steps that are under way, and of all later ones. Any thread.
   void Abort();
 
-  cuda::Stream stream() const { return stream_; }
+  device::Stream stream() const { return stream_; }
   const uint32_t* plan() const { return state_.plan; }                   // device word: number of the step, from 1
   const uint32_t* next_tokens() const { return state_.next.token_ids; }  // device memory, [max_rows]
   const uint32_t* positions() const { return state_.positions; }         // the same, of the step under way
@@ -183,15 +184,15 @@ class DecodeGraph {
   // Device memory of the step's state.
   struct State {
     uint32_t* plan = nullptr;
-    Inputs next;                         // of the step that comes
-    uint32_t* positions = nullptr;       // [max_rows]
-    cuda::RowWindow* windows = nullptr;  // [max_rows]
-    uint32_t* index_budgets = nullptr;   // [max_rows]
-    uint32_t* layer_windows = nullptr;   // [num_layers] sliding windows; null where no layer has one
-    float* logprobs = nullptr;           // [max_rows]
-    uint32_t* token_log = nullptr;       // [token_log_steps][max_rows]
-    void** kv_destinations = nullptr;    // [num_layers][max_rows][num_kv_heads]
-    uint32_t* kv_slots = nullptr;        // the same as numbers
+    Inputs next;                           // of the step that comes
+    uint32_t* positions = nullptr;         // [max_rows]
+    device::RowWindow* windows = nullptr;  // [max_rows]
+    uint32_t* index_budgets = nullptr;     // [max_rows]
+    uint32_t* layer_windows = nullptr;     // [num_layers] sliding windows; null where no layer has one
+    float* logprobs = nullptr;             // [max_rows]
+    uint32_t* token_log = nullptr;         // [token_log_steps][max_rows]
+    void** kv_destinations = nullptr;      // [num_layers][max_rows][num_kv_heads]
+    uint32_t* kv_slots = nullptr;          // the same as numbers
     uint32_t* arrivals = nullptr;
     uint64_t* digest_sums = nullptr;  // [max_rows][num_kv_heads], as digest_arrivals
     uint32_t* digest_arrivals = nullptr;
@@ -199,7 +200,7 @@ class DecodeGraph {
     void* kv_rows = nullptr;      // the same in the slots' dtype
     float* row_scales = nullptr;  // [max_rows * num_kv_heads][2]
   };
-  DecodeGraph(cuda::Device& device, DeviceLayers& layers, DecodeSlots& slots, const DecodeGraphOptions& options);
+  DecodeGraph(device::Device& device, DeviceLayers& layers, DecodeSlots& slots, const DecodeGraphOptions& options);
   size_t Carve(void* region);
   static size_t CarveInputs(int max_rows, void* region, Inputs* inputs);
   absl::Status SetPeer();
@@ -209,8 +210,8 @@ class DecodeGraph {
             .hidden_layers = options_.hidden_layers,
             .max_list_rows = slots_.shape().max_list_rows()};
   }
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(int bucket, DecodeParts parts, const DecodeVariant& variant);
-  cuda::RowWindow WindowOf(uint32_t prompt_tokens) const;
+  absl::StatusOr<std::unique_ptr<device::Graph>> Capture(int bucket, DecodeParts parts, const DecodeVariant& variant);
+  device::RowWindow WindowOf(uint32_t prompt_tokens) const;
   // What is being captured.
   struct StepShape {
     int num_rows = 0;
@@ -218,19 +219,19 @@ class DecodeGraph {
     DecodeVariant variant;
     bool exchanges = false;  // with what selects
   };
-  void EnqueueStep(cuda::Stream stream, const StepShape& step);
-  void EnqueueLayer(cuda::Stream stream, int layer, const StepShape& step);
-  void BeginStep(cuda::Stream stream, int num_rows);
-  cuda::SendRowsParams HiddenOf(int layer, int num_rows) const;
+  void EnqueueStep(device::Stream stream, const StepShape& step);
+  void EnqueueLayer(device::Stream stream, int layer, const StepShape& step);
+  void BeginStep(device::Stream stream, int num_rows);
+  device::SendRowsParams HiddenOf(int layer, int num_rows) const;
   DecodeSum SumOf(DecodePart product) const;
-  void GatherLogits(cuda::Stream stream, int num_rows);
-  void Rope(cuda::Stream stream, int layer, const StepShape& step);
-  void ExchangeRows(cuda::Stream stream, int layer, const StepShape& step);
-  cuda::RemoteFlagsParams RemoteFlagsOf(int layer) const;
+  void GatherLogits(device::Stream stream, int num_rows);
+  void Rope(device::Stream stream, int layer, const StepShape& step);
+  void ExchangeRows(device::Stream stream, int layer, const StepShape& step);
+  device::RemoteFlagsParams RemoteFlagsOf(int layer) const;
   // Attention waits for the cache ranks itself.
   bool waits_in_attention() const { return is_remote() && !options_.shares_gpu; }
-  void DigestRows(cuda::Stream stream, int num_rows);
-  void Attend(cuda::Stream stream, int layer, const StepShape& step, bool settled, bool waits);
+  void DigestRows(device::Stream stream, int num_rows);
+  void Attend(device::Stream stream, int layer, const StepShape& step, bool settled, bool waits);
   bool is_sparse() const { return options_.mode == DecodeMode::kColocated || is_remote(); }
   bool is_remote() const { return options_.mode == DecodeMode::kDisaggregated; }
   Dtype kv_dtype() const { return slots_.shape().layout.dtype; }
@@ -240,20 +241,20 @@ class DecodeGraph {
   const uint32_t* abort_word() const { return static_cast<const uint32_t*>(words_->data()); }
   uint32_t* error_word() const { return static_cast<uint32_t*>(words_->data()) + 1; }
 
-  cuda::Device& device_;
+  device::Device& device_;
   DeviceLayers& layers_;
   DecodeSlots& slots_;
-  const cuda::CudaTable& table_;
+  const device::DeviceTable& table_;
   const ModelConfig& config_;
   const DecodeGraphOptions options_;
-  const cuda::CacheInboxOffsets inbox_;
-  const cuda::Stream stream_;
-  const cuda::Stream side_stream_;  // publishes the residual beside the layer
-  const std::unique_ptr<cuda::Event> fork_, published_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> words_;  // pinned: abort, error
+  const device::CacheInboxOffsets inbox_;
+  const device::Stream stream_;
+  const device::Stream side_stream_;  // publishes the residual beside the layer
+  const std::unique_ptr<device::Event> fork_, published_;
+  std::unique_ptr<device::DeviceMemory> memory_;
+  std::unique_ptr<device::DeviceMemory> words_;  // pinned: abort, error
   State state_;
-  std::map<std::pair<int, uint64_t>, std::unique_ptr<cuda::Graph>> graphs_;  // by bucket and variant
+  std::map<std::pair<int, uint64_t>, std::unique_ptr<device::Graph>> graphs_;  // by bucket and variant
 };
 
 }  // namespace winnow

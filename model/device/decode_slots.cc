@@ -6,7 +6,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 
 namespace winnow {
 namespace {
@@ -48,13 +48,13 @@ size_t DecodeSlots::Bytes(const DecodeSlotShape& shape) {
 }
 
 size_t DecodeSlots::CarveTables(void* region) {
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   pages_ = arena.TakeArray<uint32_t>(shape_.num_lists() * shape_.pages_per_list());
   selected_positions_ = arena.TakeArray<uint32_t>(shape_.num_selections() * shape_.max_budget);
   return arena.used_bytes();
 }
 
-absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(cuda::Device& device, const DecodeSlotShape& shape,
+absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Create(device::Device& device, const DecodeSlotShape& shape,
                                                                  uint64_t page_seed) {
   WINNOW_ASSIGN_OR_RETURN(auto slot_memory, device.Allocate(shape.slot_bytes()));
   auto* const slot_pool = static_cast<std::byte*>(slot_memory->data());
@@ -72,16 +72,17 @@ size_t DecodeSlots::BytesOver(const DecodeSlotShape& shape) {
          DecodeSlots(nullptr, shape).CarveTables(nullptr);
 }
 
-absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
-                                                                     void* slot_pool, float* scales) {
+absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::CreateOver(device::Device& device,
+                                                                     const DecodeSlotShape& shape, void* slot_pool,
+                                                                     float* scales) {
   WINNOW_CHECK(shape.as_working_set || shape.holds_everything());
   WINNOW_CHECK(shape.layout.dtype == (scales == nullptr ? Dtype::kBf16 : Dtype::kI8));
   return Make(device, shape, nullptr, slot_pool, scales,
               std::vector<uint32_t>(shape.num_lists() * shape.pages_per_list()));
 }
 
-absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Make(cuda::Device& device, const DecodeSlotShape& shape,
-                                                               std::unique_ptr<cuda::DeviceMemory> slot_memory,
+absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Make(device::Device& device, const DecodeSlotShape& shape,
+                                                               std::unique_ptr<device::DeviceMemory> slot_memory,
                                                                void* slot_pool, float* scales,
                                                                std::vector<uint32_t> pages) {
   WINNOW_CHECK(shape.holds_everything() || shape.max_budget <= shape.pool_slots);
@@ -96,8 +97,8 @@ absl::StatusOr<std::unique_ptr<DecodeSlots>> DecodeSlots::Make(cuda::Device& dev
   slots->inbox_ =
       InferenceInboxAt(shape.exchange(), slots->inbox_memory_->data(), slots->flags_memory_->data(), slot_pool);
   slots->host_pages_ = std::move(pages);
-  const cuda::Stream stream = slots->stream_ = device.NewStream();
-  for (const cuda::DeviceMemory* memory : {slots->inbox_memory_.get(), slots->flags_memory_.get()}) {
+  const device::Stream stream = slots->stream_ = device.NewStream();
+  for (const device::DeviceMemory* memory : {slots->inbox_memory_.get(), slots->flags_memory_.get()}) {
     device.FillAsync(memory->data(), 0, memory->bytes(), stream);
   }
   device.CopyAsync(slots->pages_, slots->host_pages_.data(), slots->host_pages_.size() * sizeof(uint32_t), stream);
@@ -134,7 +135,7 @@ std::vector<uint32_t> DecodeSlots::BlocksOf(size_t list) const {
   return blocks;
 }
 
-void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream, bool stages) {
+void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, device::Stream stream, bool stages) {
   const size_t heads = shape_.layout.num_kv_heads, per_list = shape_.pages_per_list();
   WINNOW_CHECK(row >= 0 && row < shape_.max_rows && pages.size() == shape_.layout.num_lists() * per_list);
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
@@ -145,17 +146,17 @@ void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, cuda::Stream 
     for (size_t i = first; i < first + heads; ++i) {
       host_lists_[i].pool_base = stages ? shape_.staging_base() : shape_.pool_base();
     }
-    device_->CopyAsync(inbox_.lists + first, &host_lists_[first], heads * sizeof(cuda::AttentionList), stream);
+    device_->CopyAsync(inbox_.lists + first, &host_lists_[first], heads * sizeof(device::AttentionList), stream);
   }
 }
 
 absl::Status DecodeSlots::UploadLists() {
-  device_->CopyAsync(inbox_.lists, host_lists_.data(), host_lists_.size() * sizeof(cuda::AttentionList), stream_);
+  device_->CopyAsync(inbox_.lists, host_lists_.data(), host_lists_.size() * sizeof(device::AttentionList), stream_);
   return device_->Synchronize(stream_);
 }
 
 absl::Status DecodeSlots::SetRecentBegin(uint32_t position) {
-  for (cuda::AttentionList& list : host_lists_) list.recent_begin = position;
+  for (device::AttentionList& list : host_lists_) list.recent_begin = position;
   return UploadLists();
 }
 
@@ -172,7 +173,7 @@ absl::Status DecodeSlots::SelectRange(uint32_t begin, uint32_t count, uint64_t p
   device_->CopyAsync(inbox_.pool_indices, indices.data(), indices.size() * sizeof(uint32_t), stream_);
   device_->CopyAsync(selected_positions_, positions.data(), positions.size() * sizeof(uint32_t), stream_);
   WINNOW_RETURN_IF_ERROR(device_->Synchronize(stream_));
-  for (cuda::AttentionList& list : host_lists_) list.selected_count = count;
+  for (device::AttentionList& list : host_lists_) list.selected_count = count;
   return UploadLists();
 }
 

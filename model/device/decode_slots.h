@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/kv_layout.h"
-#include "kernels/cuda/step/exchange.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/params/exchange.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -47,32 +47,32 @@ struct DecodeSlotShape {
   // Of a slot, without the scales of 8 and 4 bits: these lie in memory of their own.
   size_t row_bytes() const { return layout.row.scales_offset_bytes(layout.head_dim, layout.dtype); }
   size_t slot_bytes() const;  // of all slots, with their scales
-  cuda::ExchangeShape exchange() const { return {layout, max_rows, hidden_size, max_budget, lists_per_kv_head}; }
+  device::ExchangeShape exchange() const { return {layout, max_rows, hidden_size, max_budget, lists_per_kv_head}; }
 };
 
 // Takes all memory at start, pages in random order, as a rank that has served for a while has them.
 class DecodeSlots {
  public:
   static size_t Bytes(const DecodeSlotShape& shape);
-  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(cuda::Device& device, const DecodeSlotShape& shape,
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Create(device::Device& device, const DecodeSlotShape& shape,
                                                              uint64_t page_seed);
 
   // Over slots that are somebody else's, bf16 or int8, with lists as working sets have them (as_working_set, or
   // holds_everything for those by position), whose pages SetRow names. `scales`: of slots of int8.
   static size_t BytesOver(const DecodeSlotShape& shape);
-  static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(cuda::Device& device, const DecodeSlotShape& shape,
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> CreateOver(device::Device& device, const DecodeSlotShape& shape,
                                                                  void* slot_pool, float* scales = nullptr);
   // A new sequence in this row, with nothing selected: slot pages [num_lists of a sequence][pages_per_list]. Enqueued;
   // `pages` is read before this returns. The graph forgets a row that sat out a step: this brings it back. `stages`:
   // what its lists select lies at indices of staging slots, and not of positions.
-  void SetRow(int row, std::span<const uint32_t> pages, cuda::Stream stream, bool stages = false);
+  void SetRow(int row, std::span<const uint32_t> pages, device::Stream stream, bool stages = false);
 
   const DecodeSlotShape& shape() const { return shape_; }
   // The region that cache ranks map, with the lists in it, and flags of one cache rank.
-  const cuda::InferenceInbox& inbox() const { return inbox_; }
-  cuda::DeviceMemory& inbox_memory() const { return *inbox_memory_; }
+  const device::InferenceInbox& inbox() const { return inbox_; }
+  device::DeviceMemory& inbox_memory() const { return *inbox_memory_; }
   void* slot_pool() const { return inbox_.slot_pool; }
-  cuda::DeviceMemory& slot_memory() const { return *slot_memory_; }
+  device::DeviceMemory& slot_memory() const { return *slot_memory_; }
   float* scales() const { return scales_; }  // [num_slots][2]; null for bf16
   const uint32_t* pages() const { return pages_; }
   // The same in host memory: list i's begins at i * pages_per_list.
@@ -95,25 +95,25 @@ class DecodeSlots {
   const uint32_t* selected_positions() const { return selected_positions_; }  // beside inbox().pool_indices
 
  private:
-  DecodeSlots(cuda::Device* device, const DecodeSlotShape& shape) : device_(device), shape_(shape) {}
+  DecodeSlots(device::Device* device, const DecodeSlotShape& shape) : device_(device), shape_(shape) {}
   size_t CarveTables(void* region);
   absl::Status UploadLists();
-  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Make(cuda::Device& device, const DecodeSlotShape& shape,
-                                                           std::unique_ptr<cuda::DeviceMemory> slot_memory,
+  static absl::StatusOr<std::unique_ptr<DecodeSlots>> Make(device::Device& device, const DecodeSlotShape& shape,
+                                                           std::unique_ptr<device::DeviceMemory> slot_memory,
                                                            void* slot_pool, float* scales, std::vector<uint32_t> pages);
 
-  cuda::Device* const device_;  // null only to count
-  cuda::Stream stream_ = nullptr;
+  device::Device* const device_;  // null only to count
+  device::Stream stream_ = nullptr;
   const DecodeSlotShape shape_;
-  std::unique_ptr<cuda::DeviceMemory> slot_memory_;  // null: somebody else's; scales of narrow rows lie behind
-  std::unique_ptr<cuda::DeviceMemory> inbox_memory_, flags_memory_;
-  std::unique_ptr<cuda::DeviceMemory> table_memory_;
-  cuda::InferenceInbox inbox_;
+  std::unique_ptr<device::DeviceMemory> slot_memory_;  // null: somebody else's; scales of narrow rows lie behind
+  std::unique_ptr<device::DeviceMemory> inbox_memory_, flags_memory_;
+  std::unique_ptr<device::DeviceMemory> table_memory_;
+  device::InferenceInbox inbox_;
   uint32_t* pages_ = nullptr;
   uint32_t* selected_positions_ = nullptr;
   float* scales_ = nullptr;
   std::vector<uint32_t> host_pages_;
-  std::vector<cuda::AttentionList> host_lists_;
+  std::vector<device::AttentionList> host_lists_;
 };
 
 }  // namespace winnow

@@ -4,30 +4,31 @@
 
 namespace winnow {
 
-DeviceExperts::DeviceExperts(const cuda::CudaTable& table, const ModelConfig& config, int max_rows, cuda::Arena& arena)
+DeviceExperts::DeviceExperts(const device::DeviceTable& table, const ModelConfig& config, int max_rows,
+                             device::Arena& arena)
     : table_(table) {
-  const cuda::ExpertMatrices shape = ExpertShapeOf(config);
+  const device::ExpertMatrices shape = ExpertShapeOf(config);
   if (shape.num_experts == 0) return;
-  routed_ = cuda::RoutedRows::Take(arena, shape, max_rows);
+  routed_ = device::RoutedRows::Take(arena, shape, max_rows);
   const auto pairs = static_cast<size_t>(routed_.max_pairs);
   hidden_ = arena.Take(pairs * shape.intermediate_size * sizeof(uint16_t));
   sums_ = arena.TakeArray<float>(pairs * shape.hidden_size);
 }
 
-void DeviceExperts::Route(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts,
+void DeviceExperts::Route(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts,
                           const void* x, const uint32_t* positions, int num_rows) {
   table_.experts->route(stream, rows,
                         {.experts = experts, .x = x, .num_rows = num_rows, .positions = positions, .routed = routed_});
 }
 
-void DeviceExperts::GateUp(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts,
+void DeviceExperts::GateUp(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts,
                            const void* x, int num_rows) {
   table_.experts->gate_up(stream, rows,
                           {.experts = experts, .routed = routed_, .x = x, .num_rows = num_rows, .out = hidden_});
 }
 
-void DeviceExperts::Down(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts, int num_rows,
-                         float* residual) {
+void DeviceExperts::Down(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts,
+                         int num_rows, float* residual) {
   table_.experts->down(stream, rows,
                        {.experts = experts, .routed = routed_, .x = hidden_, .num_rows = num_rows, .out = sums_});
   table_.experts->add(

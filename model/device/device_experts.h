@@ -2,8 +2,8 @@
 #include <cstdint>
 
 #include "common/model/model_config.h"
-#include "kernels/cuda/device/arena.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/arena.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -13,23 +13,23 @@ namespace winnow {
 class DeviceExperts {
  public:
   // Takes the activations of up to max_rows rows of a step or a chunk out of `arena`; nothing where no layer is sparse.
-  DeviceExperts(const cuda::CudaTable& table, const ModelConfig& config, int max_rows, cuda::Arena& arena);
+  DeviceExperts(const device::DeviceTable& table, const ModelConfig& config, int max_rows, device::Arena& arena);
 
-  // `x` [num_rows, hidden_size] bf16, the normed residual; `positions` as in cuda::RouteRowsParams.
-  void Route(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts, const void* x,
+  // `x` [num_rows, hidden_size] bf16, the normed residual; `positions` as in device::RouteRowsParams.
+  void Route(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts, const void* x,
              const uint32_t* positions, int num_rows);
-  void GateUp(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts, const void* x,
+  void GateUp(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts, const void* x,
               int num_rows);
   // residual [num_rows, hidden_size] += what the experts give.
-  void Down(cuda::Stream stream, cuda::ExpertRows rows, const cuda::ExpertMatrices& experts, int num_rows,
+  void Down(device::Stream stream, device::ExpertRows rows, const device::ExpertMatrices& experts, int num_rows,
             float* residual);
 
   // Device memory: the experts that layers of all steps so far have touched, added up; null of a dense model.
   const uint64_t* touched() const { return routed_.touched; }
 
  private:
-  const cuda::CudaTable& table_;
-  cuda::RoutedRows routed_;
+  const device::DeviceTable& table_;
+  device::RoutedRows routed_;
   void* hidden_ = nullptr;  // [pairs, expert's intermediate size] bf16
   float* sums_ = nullptr;   // [pairs, hidden_size]
 };

@@ -7,7 +7,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/rope.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 
 namespace winnow {
 namespace {
@@ -20,26 +20,26 @@ int LargestOutput(const ModelConfig& config) {
       {ProjectedFeatures(config), queries, 2 * config.max_dense_mlp_features(), config.hidden_size, config.vocab_size});
 }
 
-cuda::ExpertRows ExpertRowsOf(DevicePhase phase) {
-  return phase == DevicePhase::kDecode ? cuda::ExpertRows::kFew : cuda::ExpertRows::kMany;
+device::ExpertRows ExpertRowsOf(DevicePhase phase) {
+  return phase == DevicePhase::kDecode ? device::ExpertRows::kFew : device::ExpertRows::kMany;
 }
 
 }  // namespace
 
-DeviceLayers::DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
+DeviceLayers::DeviceLayers(const device::DeviceTable& table, const ModelConfig& config, const DeviceWeights* weights,
                            const DeviceLayerOptions& options)
     : table_(table), config_(config), weights_(weights), options_(options), scale_(AttentionScale(config)) {
   WINNOW_CHECK(options.max_decode_rows >= 1 && options.max_decode_rows <= kMaxGraphRows);
 }
 
-absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::CudaTable& table, cuda::Device& device,
-                                                                   const DeviceWeights& weights,
+absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const device::DeviceTable& table,
+                                                                   device::Device& device, const DeviceWeights& weights,
                                                                    const DeviceLayerOptions& options) {
   std::unique_ptr<DeviceLayers> layers(new DeviceLayers(table, weights.config(), &weights, options));
   WINNOW_ASSIGN_OR_RETURN(layers->memory_, device.Allocate(layers->Carve(nullptr)));
   layers->Carve(layers->memory_->data());
   if (options.max_prefill_rows > 0) layers->plans_ = table.matmul->open_prefill_plans();
-  const cuda::Stream stream = device.NewStream();
+  const device::Stream stream = device.NewStream();
   // Scratch has to begin as zeros.
   device.FillAsync(layers->memory_->data(), 0, layers->memory_->bytes(), stream);
   const ModelConfig& config = weights.config();
@@ -54,8 +54,8 @@ absl::StatusOr<std::unique_ptr<DeviceLayers>> DeviceLayers::Create(const cuda::C
   return layers;
 }
 
-cuda::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t max_count,
-                                                          int lists_per_kv_head) const {
+device::DecodeAttentionParams DeviceLayers::AttentionParams(int num_rows, uint32_t max_count,
+                                                            int lists_per_kv_head) const {
   const ModelConfig& config = config_;
   return {.q = q_,
           .num_rows = num_rows,
@@ -89,7 +89,7 @@ size_t DeviceLayers::AttentionScratchBytes() const {
 int64_t DeviceLayers::wide_rows_stride() const {
   if (options_.kv_dtype != Dtype::kI8 || options_.max_prefill_rows == 0) return 0;
   constexpr int64_t kAligned = 128;
-  return (int64_t{options_.max_prompt_tokens} + cuda::kPrefillScalePad + kAligned - 1) / kAligned * kAligned;
+  return (int64_t{options_.max_prompt_tokens} + device::kPrefillScalePad + kAligned - 1) / kAligned * kAligned;
 }
 
 uint32_t DeviceLayers::LongestList(int layer, uint32_t max_count) const {
@@ -102,7 +102,7 @@ size_t DeviceLayers::Carve(void* region) {
   const size_t decode_rows = options_.max_decode_rows, prefill_rows = options_.max_prefill_rows;
   const size_t rows = std::max(decode_rows, prefill_rows);
   const size_t hidden = config.hidden_size, q = config.q_features(), intermediate = config.max_dense_mlp_features();
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   for (Rotation& rotation : rotations_) rotation.inv_freq = arena.TakeArray<float>(config.head_dim / 2);
   hidden_ = own_hidden_ = arena.TakeArray<float>(rows * hidden);
   partial_ = arena.TakeArray<float>((options_.partial_chunks || has_post_norms() ? rows : decode_rows) * hidden);
@@ -138,12 +138,12 @@ size_t DeviceLayers::Carve(void* region) {
   return arena.used_bytes();
 }
 
-size_t DeviceLayers::ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config,
+size_t DeviceLayers::ActivationBytes(const device::DeviceTable& table, const ModelConfig& config,
                                      const DeviceLayerOptions& options) {
   return DeviceLayers(table, config, nullptr, options).Carve(nullptr);
 }
 
-void DeviceLayers::Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows) {
+void DeviceLayers::Embed(device::Stream stream, const uint32_t* token_ids, int num_rows) {
   table_.elementwise->embed(stream, {.token_ids = token_ids,
                                      .num_rows = num_rows,
                                      .embedding = weights_->embedding(),
@@ -152,7 +152,7 @@ void DeviceLayers::Embed(cuda::Stream stream, const uint32_t* token_ids, int num
                                      .x = hidden_});
 }
 
-void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias) {
+void DeviceLayers::Norm(device::Stream stream, const float* weight, int num_rows, const float* bias) {
   table_.elementwise->rms_norm(stream, {.x = hidden_,
                                         .bias = bias,
                                         .biased = hidden_,
@@ -163,7 +163,7 @@ void DeviceLayers::Norm(cuda::Stream stream, const float* weight, int num_rows, 
                                         .out = normed_});
 }
 
-void DeviceLayers::AddNormed(cuda::Stream stream, const float* weight, int num_rows) {
+void DeviceLayers::AddNormed(device::Stream stream, const float* weight, int num_rows) {
   table_.elementwise->norm_rows(stream, {.x = partial_,
                                          .x_stride = config().hidden_size,
                                          .num_rows = num_rows,
@@ -175,7 +175,7 @@ void DeviceLayers::AddNormed(cuda::Stream stream, const float* weight, int num_r
                                          .accumulate = true});
 }
 
-void DeviceLayers::NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows) {
+void DeviceLayers::NormProjections(device::Stream stream, const DeviceLayerWeights& weights, int num_rows) {
   const auto norm = [&](float* x, int width, const float* weight) {
     table_.elementwise->norm_rows(stream, {.x = x,
                                            .x_stride = qkv_stride(),
@@ -190,7 +190,7 @@ void DeviceLayers::NormProjections(cuda::Stream stream, const DeviceLayerWeights
   norm(qkv_ + config().q_features(), config().kv_features(), weights.k_norm);
 }
 
-void DeviceLayers::Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x,
+void DeviceLayers::Matmul(device::Stream stream, DevicePhase phase, const device::DeviceMatrix& weight, const void* x,
                           int num_rows, const MatmulOutput& output) {
   if (phase == DevicePhase::kPrefill) {
     table_.matmul->prefill_matmul(stream, {.plans = plans_.get(),
@@ -224,10 +224,10 @@ DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const
           .stride = config().hidden_size,
           .dtype = Dtype::kF32,
           .accumulate = !is_partial,
-          .term = sum == nullptr ? cuda::TermPlaces() : sum->places};
+          .term = sum == nullptr ? device::TermPlaces() : sum->places};
 }
 
-void DeviceLayers::AddTerms(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
+void DeviceLayers::AddTerms(device::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight) {
   table_.all_reduce->add_terms(stream, {.num_ranks = sum.places.num_ranks,
                                         .terms = sum.terms,
                                         .term_stride = sum.term_stride,
@@ -242,25 +242,25 @@ void DeviceLayers::AddTerms(cuda::Stream stream, int num_rows, const DecodeSum& 
                                         .timeout_us = sum.timeout_us});
 }
 
-void DeviceLayers::AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+void DeviceLayers::AddOutput(device::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
   AddTerms(stream, num_rows, sum, weights_->layer(layer).post_attention_norm);
 }
 
-void DeviceLayers::AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
+void DeviceLayers::AddDown(device::Stream stream, int layer, int num_rows, const DecodeSum& sum) {
   const bool is_last = layer + 1 == config().num_layers;
   AddTerms(stream, num_rows, sum, is_last ? weights_->final_norm() : weights_->layer(layer + 1).input_norm);
 }
 
-void DeviceLayers::InputNorm(cuda::Stream stream, int layer, int num_rows) {
+void DeviceLayers::InputNorm(device::Stream stream, int layer, int num_rows) {
   Norm(stream, weights_->layer(layer).input_norm, num_rows);
 }
 
-void DeviceLayers::Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+void DeviceLayers::Qkv(device::Stream stream, DevicePhase phase, int layer, int num_rows) {
   Matmul(stream, phase, weights_->layer(layer).qkv, normed_, num_rows,
          {.y = qkv_, .stride = qkv_stride(), .dtype = Dtype::kF32, .accumulate = false});
 }
 
-void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
+void DeviceLayers::ProjectQkv(device::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums) {
   if (sums == nullptr || layer == 0 || sums->AllOwnAllRows()) {
     InputNorm(stream, layer, num_rows);
   } else {
@@ -269,7 +269,7 @@ void DeviceLayers::ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer,
   Qkv(stream, phase, layer, num_rows);
 }
 
-void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs) {
+void DeviceLayers::Rope(device::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs) {
   if (config().latent) return ProjectLatents(stream, phase, layer, num_rows, outputs);
   const DeviceLayerWeights& weights = weights_->layer(layer);
   const bool decode = phase == DevicePhase::kDecode, norms_heads = !config().qk_norm_projection;
@@ -302,11 +302,11 @@ void DeviceLayers::Rope(cuda::Stream stream, DevicePhase phase, int layer, int n
                                            .copy_regions = outputs.copy_regions});
 }
 
-void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const DecodeKvView& kv) {
+void DeviceLayers::Attend(device::Stream stream, int layer, int num_rows, const DecodeKvView& kv) {
   WINNOW_CHECK(kv.max_count <= options_.max_list_rows && kv.dtype == options_.kv_dtype);
   WINNOW_CHECK(kv.lists_per_kv_head == 1 || kv.lists_per_kv_head == options_.lists_per_kv_head);
   const uint32_t max_count = LongestList(layer, kv.max_count);
-  cuda::DecodeAttentionParams params = AttentionParams(num_rows, max_count, kv.lists_per_kv_head);
+  device::DecodeAttentionParams params = AttentionParams(num_rows, max_count, kv.lists_per_kv_head);
   params.sinks = weights_->layer(layer).sinks;
   params.slot_pool = kv.slot_pool;
   params.kv_scales = kv.scales;
@@ -323,22 +323,22 @@ void DeviceLayers::Attend(cuda::Stream stream, int layer, int num_rows, const De
   table_.attention->decode_attention(stream, params);
 }
 
-void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
-  cuda::PrefillAttentionParams params = {.q = q_bf16_,
-                                         .num_queries = num_rows,
-                                         .first_position = kv.first_position,
-                                         .num_query_heads = config().num_query_heads,
-                                         .num_kv_heads = config().num_kv_heads,
-                                         .head_dim = config().head_dim,
-                                         .scale = scale_,
-                                         .kv = kv.rows,
-                                         .kv_head_stride = kv.head_stride,
-                                         .row = config().kv_layout(Dtype::kBf16).row,
-                                         .streaming_window = kv.streaming_window,
-                                         .streaming_sinks = kv.streaming_sinks,
-                                         .sliding_window = config().window(layer),
-                                         .sinks = weights_->layer(layer).sinks,
-                                         .out = attention_};
+void DeviceLayers::AttendChunk(device::Stream stream, int layer, int num_rows, const ChunkKvView& kv) {
+  device::PrefillAttentionParams params = {.q = q_bf16_,
+                                           .num_queries = num_rows,
+                                           .first_position = kv.first_position,
+                                           .num_query_heads = config().num_query_heads,
+                                           .num_kv_heads = config().num_kv_heads,
+                                           .head_dim = config().head_dim,
+                                           .scale = scale_,
+                                           .kv = kv.rows,
+                                           .kv_head_stride = kv.head_stride,
+                                           .row = config().kv_layout(Dtype::kBf16).row,
+                                           .streaming_window = kv.streaming_window,
+                                           .streaming_sinks = kv.streaming_sinks,
+                                           .sliding_window = config().window(layer),
+                                           .sinks = weights_->layer(layer).sinks,
+                                           .out = attention_};
   if (index_.queries != nullptr) params.num_queries = AttendToChosen(stream, params);
   if (params.num_queries == 0) return;
   if (options_.kv_dtype == Dtype::kI8) {
@@ -360,7 +360,7 @@ void DeviceLayers::AttendChunk(cuda::Stream stream, int layer, int num_rows, con
   table_.prefill->prefill_attention(stream, params);
 }
 
-void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+void DeviceLayers::Output(device::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
   MatmulOutput output = ResidualSum(sum);
   output.spread = true;
   const DeviceLayerWeights& weights = weights_->layer(layer);
@@ -369,12 +369,13 @@ void DeviceLayers::Output(cuda::Stream stream, DevicePhase phase, int layer, int
   if (has_post_norms()) AddNormed(stream, weights.attention_post_norm, num_rows);
 }
 
-void DeviceLayers::MlpNorm(cuda::Stream stream, int layer, int num_rows) {
+void DeviceLayers::MlpNorm(device::Stream stream, int layer, int num_rows) {
   const DeviceLayerWeights& weights = weights_->layer(layer);
   Norm(stream, weights.post_attention_norm, num_rows, weights.o_bias);
 }
 
-void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions) {
+void DeviceLayers::GateUp(device::Stream stream, DevicePhase phase, int layer, int num_rows,
+                          const uint32_t* positions) {
   const DeviceLayerWeights& weights = weights_->layer(layer);
   if (weights.is_sparse()) {
     experts_->Route(stream, ExpertRowsOf(phase), weights.experts, normed_, positions, num_rows);
@@ -385,7 +386,7 @@ void DeviceLayers::GateUp(cuda::Stream stream, DevicePhase phase, int layer, int
          {.y = gate_up_, .stride = 2 * config().intermediate_size, .dtype = GateUpDtype(phase), .accumulate = false});
 }
 
-void DeviceLayers::GatedMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+void DeviceLayers::GatedMul(device::Stream stream, DevicePhase phase, int layer, int num_rows) {
   if (weights_->layer(layer).is_sparse()) return;
   table_.elementwise->gated_mul(stream, {.activation = ActivationOf(config().activation),
                                          .gate_up = gate_up_,
@@ -395,8 +396,8 @@ void DeviceLayers::GatedMul(cuda::Stream stream, DevicePhase phase, int layer, i
                                          .out = mlp_});
 }
 
-void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
-  if (const cuda::ExpertMatrices& experts = weights_->layer(layer).experts; experts.num_experts > 0) {
+void DeviceLayers::Down(device::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
+  if (const device::ExpertMatrices& experts = weights_->layer(layer).experts; experts.num_experts > 0) {
     experts_->Down(stream, ExpertRowsOf(phase), experts, num_rows, hidden_);
     return;
   }
@@ -406,7 +407,7 @@ void DeviceLayers::Down(cuda::Stream stream, DevicePhase phase, int layer, int n
   if (has_post_norms()) AddNormed(stream, weights_->layer(layer).mlp_post_norm, num_rows);
 }
 
-void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
+void DeviceLayers::OutputAndMlp(device::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums,
                                 bool norms_next) {
   WINNOW_CHECK(is_shard() == (sums != nullptr));
   const bool adds_rows = sums != nullptr && phase == DevicePhase::kDecode;
@@ -430,11 +431,11 @@ void DeviceLayers::OutputAndMlp(cuda::Stream stream, DevicePhase phase, int laye
   }
 }
 
-void DeviceLayers::FinalNorm(cuda::Stream stream, int num_rows) {
+void DeviceLayers::FinalNorm(device::Stream stream, int num_rows) {
   Norm(stream, weights_->final_norm(), num_rows);
 }
 
-void DeviceLayers::LmHead(cuda::Stream stream, int num_rows) {
+void DeviceLayers::LmHead(device::Stream stream, int num_rows) {
   Matmul(stream, DevicePhase::kDecode, weights_->lm_head(), normed_, num_rows,
          {.y = logits_ + weights_->lm_head_first(),
           .stride = config().vocab_size,
@@ -442,12 +443,12 @@ void DeviceLayers::LmHead(cuda::Stream stream, int num_rows) {
           .accumulate = false});
 }
 
-void DeviceLayers::Logits(cuda::Stream stream, int num_rows) {
+void DeviceLayers::Logits(device::Stream stream, int num_rows) {
   FinalNorm(stream, num_rows);
   LmHead(stream, num_rows);
 }
 
-void DeviceLayers::Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids,
+void DeviceLayers::Sample(device::Stream stream, int num_rows, const device::SampleRow* rows, uint32_t* token_ids,
                           float* logprobs, const TokenMasks& masks) {
   table_.elementwise->sample(stream, {.logits = logits_,
                                       .num_rows = num_rows,

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "model/device/device_experts.h"
 #include "model/weights/device_weights.h"
 
@@ -24,28 +24,28 @@ struct RopeOutputs {
   const uint32_t* positions = nullptr;     // [num_rows]; required
   Dtype kv_dtype = Dtype::kBf16;           // of the rows: kBf16 or kI8
   void* const* kv_destinations = nullptr;  // [num_rows, num_kv_heads] where the rows' K and V go
-  float* slot_scales = nullptr;            // as those of cuda::RopeAppendParams, and slot_pool
+  float* slot_scales = nullptr;            // as those of device::RopeAppendParams, and slot_pool
   const void* slot_pool = nullptr;
   void* kv_copy = nullptr;              // [num_rows, num_kv_heads] rows
   int64_t kv_copy_stride = 0;           // bytes from row to row; 0: no gaps
   float* q_pre_rope = nullptr;          // [num_rows, num_query_heads, head_dim]
   int64_t q_pre_rope_stride = 0;        // floats from row to row; 0: no gaps
-  void* const* copy_regions = nullptr;  // as those of cuda::RopeAppendParams
+  void* const* copy_regions = nullptr;  // as those of device::RopeAppendParams
 };
 
 // Where attention of decode rows finds K and V.
 struct DecodeKvView {
   const void* slot_pool = nullptr;
   Dtype dtype = Dtype::kBf16;
-  const void* scales = nullptr;          // [num_slots][2] f32, not for kBf16
-  cuda::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
-  int lists_per_kv_head = 1;             // 1, or one for each query head
+  const void* scales = nullptr;            // [num_slots][2] f32, not for kBf16
+  device::AttentionList* lists = nullptr;  // [num_rows, num_kv_heads, lists_per_kv_head] of the layer
+  int lists_per_kv_head = 1;               // 1, or one for each query head
   const uint32_t* pages = nullptr;
   const uint32_t* selected = nullptr;
-  uint32_t max_count = 0;                     // at most DeviceLayerOptions::max_list_rows
-  bool settled = false;                       // as DecodeAttentionParams::settled
-  cuda::RemoteFlagsParams remote_flags = {};  // as that and `sends` of DecodeAttentionParams
-  cuda::SendRowsParams sends = {};
+  uint32_t max_count = 0;                       // at most DeviceLayerOptions::max_list_rows
+  bool settled = false;                         // as DecodeAttentionParams::settled
+  device::RemoteFlagsParams remote_flags = {};  // as that and `sends` of DecodeAttentionParams
+  device::SendRowsParams sends = {};
   // Set: rows attend to what the model's own indexer chooses, so many positions each ([num_rows] device; 0, or no more
   // positions than that: to everything). Lists hold every row by position, and are changed to name the chosen ones.
   const uint32_t* index_budgets = nullptr;
@@ -79,10 +79,10 @@ struct DeviceLayerOptions {
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };
 
-// A sum over shards in a decode step, as kernels/cuda/collective/all_reduce_terms.h has it.
+// A sum over shards in a decode step, as kernels/device/params/all_reduce_terms.h has it.
 struct DecodeSum {
-  cuda::TermPlaces places = {};  // where this shard's term goes
-  float* terms = nullptr;        // with this shard: [shards] x term_stride
+  device::TermPlaces places = {};  // where this shard's term goes
+  float* terms = nullptr;          // with this shard: [shards] x term_stride
   int64_t term_stride = 0;
   const uint32_t* abort = nullptr;
   uint32_t* error = nullptr;
@@ -95,9 +95,9 @@ class PartialSums {
   virtual ~PartialSums() = default;
   // Of a chunk, each of whose rows one shard owns and adds up: what all have left in partial(), into its row of
   // hidden(). With a weight, normed() of all rows follows, with all shards.
-  virtual void AddChunk(cuda::Stream stream, int num_rows, const float* norm_weight) = 0;
+  virtual void AddChunk(device::Stream stream, int num_rows, const float* norm_weight) = 0;
   // normed() of all rows of a chunk, with all shards, from their owners' hidden().
-  virtual void NormChunk(cuda::Stream stream, int num_rows, const float* weight) = 0;
+  virtual void NormChunk(device::Stream stream, int num_rows, const float* weight) = 0;
   // Whether every shard owns every row of the chunk.
   virtual bool AllOwnAllRows() const = 0;
   // Of decode rows: the next sum, for the caller to enqueue.
@@ -110,42 +110,42 @@ class PartialSums {
 // Logits and Sample. The residual stream is f32; what enters a matrix is bf16. Weights and device are borrowed.
 class DeviceLayers {
  public:
-  static size_t ActivationBytes(const cuda::CudaTable& table, const ModelConfig& config,
+  static size_t ActivationBytes(const device::DeviceTable& table, const ModelConfig& config,
                                 const DeviceLayerOptions& options);
-  static absl::StatusOr<std::unique_ptr<DeviceLayers>> Create(const cuda::CudaTable& table, cuda::Device& device,
+  static absl::StatusOr<std::unique_ptr<DeviceLayers>> Create(const device::DeviceTable& table, device::Device& device,
                                                               const DeviceWeights& weights,
                                                               const DeviceLayerOptions& options);
 
-  void Embed(cuda::Stream stream, const uint32_t* token_ids, int num_rows);
+  void Embed(device::Stream stream, const uint32_t* token_ids, int num_rows);
   // `sums`: of a shard's chunk.
-  void ProjectQkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
-  void Rope(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
-  void Attend(cuda::Stream stream, int layer, int num_rows, const DecodeKvView& kv);
-  void AttendChunk(cuda::Stream stream, int layer, int num_rows, const ChunkKvView& kv);
+  void ProjectQkv(device::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr);
+  void Rope(device::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
+  void Attend(device::Stream stream, int layer, int num_rows, const DecodeKvView& kv);
+  void AttendChunk(device::Stream stream, int layer, int num_rows, const ChunkKvView& kv);
   // `sums`: of a shard; null where the weights are whole. `norms_next`: of a shard's chunk that goes through the next
   // layer now, where Qkv then takes the place of ProjectQkv.
-  void OutputAndMlp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
+  void OutputAndMlp(device::Stream stream, DevicePhase phase, int layer, int num_rows, PartialSums* sums = nullptr,
                     bool norms_next = false);
-  void Logits(cuda::Stream stream, int num_rows);
-  void Sample(cuda::Stream stream, int num_rows, const cuda::SampleRow* rows, uint32_t* token_ids, float* logprobs,
+  void Logits(device::Stream stream, int num_rows);
+  void Sample(device::Stream stream, int num_rows, const device::SampleRow* rows, uint32_t* token_ids, float* logprobs,
               const TokenMasks& masks = {});
 
   // The steps of which ProjectQkv, OutputAndMlp and Logits consist, for who times them one by one.
-  void InputNorm(cuda::Stream stream, int layer, int num_rows);
-  void Qkv(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
-  void Output(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
-  void MlpNorm(cuda::Stream stream, int layer, int num_rows);
+  void InputNorm(device::Stream stream, int layer, int num_rows);
+  void Qkv(device::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Output(device::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
+  void MlpNorm(device::Stream stream, int layer, int num_rows);
   // Of a sparse layer the routing, too: rows with kNoPosition among `positions` (device, may be null) go to no expert.
-  void GateUp(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions = nullptr);
+  void GateUp(device::Stream stream, DevicePhase phase, int layer, int num_rows, const uint32_t* positions = nullptr);
   // Nothing in a sparse layer, whose experts have done it.
-  void GatedMul(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
-  void Down(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
+  void GatedMul(device::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void Down(device::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum = nullptr);
   // Behind Output or Down of a decode step with a sum: that and the norm that follows, of the MLP, or of the next layer
   // or the logits.
-  void AddOutput(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
-  void AddDown(cuda::Stream stream, int layer, int num_rows, const DecodeSum& sum);
-  void FinalNorm(cuda::Stream stream, int num_rows);
-  void LmHead(cuda::Stream stream, int num_rows);
+  void AddOutput(device::Stream stream, int layer, int num_rows, const DecodeSum& sum);
+  void AddDown(device::Stream stream, int layer, int num_rows, const DecodeSum& sum);
+  void FinalNorm(device::Stream stream, int num_rows);
+  void LmHead(device::Stream stream, int num_rows);
 
   // [rows, hidden_size] residual stream: in the activations, or where UseHidden says.
   float* hidden() const { return hidden_; }
@@ -167,13 +167,13 @@ class DeviceLayers {
   bool is_shard() const { return weights_ != nullptr && weights_->shard().count > 1; }
   const ModelConfig& config() const { return config_; }
   const DeviceWeights& weights() const { return *weights_; }
-  const cuda::CudaTable& table() const { return table_; }
+  const device::DeviceTable& table() const { return table_; }
 
  private:
-  DeviceLayers(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeights* weights,
+  DeviceLayers(const device::DeviceTable& table, const ModelConfig& config, const DeviceWeights* weights,
                const DeviceLayerOptions& options);
   size_t Carve(void* region);
-  cuda::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
+  device::DecodeAttentionParams AttentionParams(int num_rows, uint32_t max_count, int lists_per_kv_head) const;
   size_t AttentionScratchBytes() const;
   // What attention of chunks reads of rows of int8, by position; zero elsewhere.
   int64_t wide_rows_stride() const;
@@ -187,29 +187,29 @@ class DeviceLayers {
     Dtype dtype;
     bool accumulate;
     bool spread = false;  // DecodeMatmulParams
-    cuda::TermPlaces term = {};
+    device::TermPlaces term = {};
   };
-  void Matmul(cuda::Stream stream, DevicePhase phase, const cuda::DeviceMatrix& weight, const void* x, int num_rows,
+  void Matmul(device::Stream stream, DevicePhase phase, const device::DeviceMatrix& weight, const void* x, int num_rows,
               const MatmulOutput& output);
   MatmulOutput ResidualSum(const DecodeSum* sum) const;
-  void AddTerms(cuda::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
-  void Norm(cuda::Stream stream, const float* weight, int num_rows, const float* bias = nullptr);
+  void AddTerms(device::Stream stream, int num_rows, const DecodeSum& sum, const float* norm_weight);
+  void Norm(device::Stream stream, const float* weight, int num_rows, const float* bias = nullptr);
   // Of layers with norms after attention and MLP: hidden() += norm of what the product has left in partial().
-  void AddNormed(cuda::Stream stream, const float* weight, int num_rows);
+  void AddNormed(device::Stream stream, const float* weight, int num_rows);
   // Of latent attention, what Rope does: queries of latents and what turns of them, rows. And before Output: what heads
   // make of the latents that they attended to.
-  void ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
-  void LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows);
+  void ProjectLatents(device::Stream stream, DevicePhase phase, int layer, int num_rows, const RopeOutputs& outputs);
+  void LatentValues(device::Stream stream, DevicePhase phase, int layer, int num_rows);
   // Of a model with an indexer. What rows of decode steps attend to, into their lists; and of a chunk the queries that
   // have more positions than the indexer chooses; returns how many come before them, which attend to everything.
   // `all`: attention of the chunk to everything.
-  void SelectRows(cuda::Stream stream, int num_rows, const DecodeKvView& kv);
-  int AttendToChosen(cuda::Stream stream, const cuda::PrefillAttentionParams& all);
-  void SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams score);
-  void CarveIndex(size_t rows, cuda::Arena& arena);
+  void SelectRows(device::Stream stream, int num_rows, const DecodeKvView& kv);
+  int AttendToChosen(device::Stream stream, const device::PrefillAttentionParams& all);
+  void SelectByIndexer(device::Stream stream, device::IndexScoreParams score);
+  void CarveIndex(size_t rows, device::Arena& arena);
   int64_t index_stride() const;
   // Of models that normalise whole projections of queries and keys, in place.
-  void NormProjections(cuda::Stream stream, const DeviceLayerWeights& weights, int num_rows);
+  void NormProjections(device::Stream stream, const DeviceLayerWeights& weights, int num_rows);
   bool has_post_norms() const { return config_.norms != NormPlacement::kBefore; }
   // What a layer with a sliding window rotates with, or the others.
   struct Rotation {
@@ -220,13 +220,13 @@ class DeviceLayers {
   // Chunks store gate and up as bf16: at their size the traffic counts.
   Dtype GateUpDtype(DevicePhase phase) const { return phase == DevicePhase::kDecode ? Dtype::kF32 : Dtype::kBf16; }
 
-  const cuda::CudaTable& table_;
+  const device::DeviceTable& table_;
   const ModelConfig config_;      // of the weights' shard
   const DeviceWeights* weights_;  // null only to count
   const DeviceLayerOptions options_;
   const float scale_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::PrefillPlans> plans_;
+  std::unique_ptr<device::DeviceMemory> memory_;
+  std::unique_ptr<device::PrefillPlans> plans_;
 
   std::array<Rotation, 2> rotations_;
   float* own_hidden_ = nullptr;  // [rows, hidden_size]
@@ -249,11 +249,11 @@ class DeviceLayers {
   // Of the model's own indexer, for so many queries at a time.
   static constexpr int kIndexRows = kMaxGraphRows;
   struct IndexActivations {
-    float* queries = nullptr;                   // [rows, index_query_floats]
-    float* scores = nullptr;                    // [kIndexRows, index_stride()]
-    cuda::SelectionList* selections = nullptr;  // [kIndexRows]
-    uint32_t* selected = nullptr;               // [kIndexRows, top_k]
-    uint32_t* counts = nullptr;                 // [kIndexRows]
+    float* queries = nullptr;                     // [rows, index_query_floats]
+    float* scores = nullptr;                      // [kIndexRows, index_stride()]
+    device::SelectionList* selections = nullptr;  // [kIndexRows]
+    uint32_t* selected = nullptr;                 // [kIndexRows, top_k]
+    uint32_t* counts = nullptr;                   // [kIndexRows]
   };
   IndexActivations index_;
   void* gate_up_ = nullptr;  // [rows, 2 * intermediate_size] GateUpDtype, of dense layers

@@ -4,7 +4,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 
 namespace winnow {
 
@@ -22,14 +22,14 @@ std::byte* DevicePrefill::rows(int layer) const {
 }
 
 size_t DevicePrefill::CarveState(void* region) {
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   token_ids_ = arena.TakeArray<uint32_t>(max_tokens_);
   positions_ = arena.TakeArray<uint32_t>(max_tokens_);
   kv_destinations_ = arena.TakeArray<void*>(static_cast<size_t>(max_tokens_) * layers_.config().num_kv_heads);
   return arena.used_bytes();
 }
 
-absl::StatusOr<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(cuda::Device& device, DeviceLayers& layers,
+absl::StatusOr<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(device::Device& device, DeviceLayers& layers,
                                                                      uint32_t max_tokens) {
   std::unique_ptr<DevicePrefill> prefill(new DevicePrefill(device, layers, max_tokens));
   WINNOW_ASSIGN_OR_RETURN(prefill->rows_, device.Allocate(ArenaBytes(layers.config(), max_tokens)));
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<DevicePrefill>> DevicePrefill::Create(cuda::Devic
   return prefill;
 }
 
-void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens,
+void DevicePrefill::Chunk(device::Stream stream, const uint32_t* token_ids, uint32_t first_position, int num_tokens,
                           const std::function<void(int layer)>& on_rows) {
   constexpr DevicePhase kPrefill = DevicePhase::kPrefill;
   WINNOW_CHECK(first_position + num_tokens <= max_tokens_);
@@ -63,7 +63,7 @@ void DevicePrefill::Chunk(cuda::Stream stream, const uint32_t* token_ids, uint32
   }
 }
 
-absl::Status DevicePrefill::Run(cuda::Stream stream, std::span<const uint32_t> token_ids, int chunk_tokens) {
+absl::Status DevicePrefill::Run(device::Stream stream, std::span<const uint32_t> token_ids, int chunk_tokens) {
   WINNOW_CHECK(token_ids.size() <= max_tokens_);
   device_.CopyAsync(token_ids_, token_ids.data(), token_ids.size_bytes(), stream);
   for (size_t done = 0; done < token_ids.size(); done += chunk_tokens) {
@@ -73,7 +73,7 @@ absl::Status DevicePrefill::Run(cuda::Stream stream, std::span<const uint32_t> t
   return device_.Synchronize(stream);
 }
 
-void DevicePrefill::FillSlots(cuda::Stream stream, const DecodeSlots& slots, int row, uint32_t num_tokens,
+void DevicePrefill::FillSlots(device::Stream stream, const DecodeSlots& slots, int row, uint32_t num_tokens,
                               uint32_t recent_begin) {
   const DecodeSlotShape& shape = slots.shape();
   WINNOW_CHECK(shape.layout.dtype == Dtype::kBf16 && recent_begin <= num_tokens && shape.lists_per_kv_head == 1);

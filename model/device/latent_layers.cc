@@ -7,7 +7,7 @@
 
 namespace winnow {
 
-void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int layer, int num_rows,
+void DeviceLayers::ProjectLatents(device::Stream stream, DevicePhase phase, int layer, int num_rows,
                                   const RopeOutputs& outputs) {
   WINNOW_CHECK(outputs.copy_regions == nullptr);
   const LatentConfig& latent = *config().latent;
@@ -15,7 +15,7 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
   const int64_t projected = qkv_stride();
   const int queries = config().query_projection_features(), heads = config().num_query_heads;
   const bool decode = phase == DevicePhase::kDecode;
-  cuda::LatentAppendParams append{.heads = qkv_, .heads_stride = projected};
+  device::LatentAppendParams append{.heads = qkv_, .heads_stride = projected};
   if (latent.query_rank > 0) {
     table_.elementwise->rms_norm(stream, {.x = qkv_,
                                           .x_stride = projected,
@@ -80,7 +80,7 @@ void DeviceLayers::ProjectLatents(cuda::Stream stream, DevicePhase phase, int la
                                         .y_bf16 = append.q_bf16});
 }
 
-void DeviceLayers::LatentValues(cuda::Stream stream, DevicePhase phase, int layer, int num_rows) {
+void DeviceLayers::LatentValues(device::Stream stream, DevicePhase phase, int layer, int num_rows) {
   const LatentConfig& latent = *config().latent;
   table_.latent->head_products(stream, {.of_prompt = phase == DevicePhase::kPrefill,
                                         .shape = latent.shape,
@@ -92,11 +92,11 @@ void DeviceLayers::LatentValues(cuda::Stream stream, DevicePhase phase, int laye
                                         .y_bf16 = latent_.values});
 }
 
-void DeviceLayers::CarveIndex(size_t rows, cuda::Arena& arena) {
+void DeviceLayers::CarveIndex(size_t rows, device::Arena& arena) {
   const auto top_k = static_cast<size_t>(config().latent->indexer.top_k);
   index_.queries = arena.TakeArray<float>(rows * config().kv_layout(Dtype::kBf16).index_query_floats());
   index_.scores = arena.TakeArray<float>(kIndexRows * static_cast<size_t>(index_stride()));
-  index_.selections = arena.TakeArray<cuda::SelectionList>(kIndexRows);
+  index_.selections = arena.TakeArray<device::SelectionList>(kIndexRows);
   index_.selected = arena.TakeArray<uint32_t>(kIndexRows * top_k);
   index_.counts = arena.TakeArray<uint32_t>(kIndexRows);
 }
@@ -107,7 +107,7 @@ int64_t DeviceLayers::index_stride() const {
 }
 
 // The positions of the largest scores, of as many queries as `score` says.
-void DeviceLayers::SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams score) {
+void DeviceLayers::SelectByIndexer(device::Stream stream, device::IndexScoreParams score) {
   const IndexerConfig& indexer = config().latent->indexer;
   score.key_dim = config().head_dim;
   score.dim = indexer.head_dim;
@@ -122,7 +122,7 @@ void DeviceLayers::SelectByIndexer(cuda::Stream stream, cuda::IndexScoreParams s
                           score.max_budget, index_.selected, index_.counts, /*scratch=*/nullptr);
 }
 
-void DeviceLayers::SelectRows(cuda::Stream stream, int num_rows, const DecodeKvView& kv) {
+void DeviceLayers::SelectRows(device::Stream stream, int num_rows, const DecodeKvView& kv) {
   SelectByIndexer(stream, {.rows = kv.slot_pool,
                            .lists = kv.lists,
                            .pages = kv.pages,
@@ -133,12 +133,12 @@ void DeviceLayers::SelectRows(cuda::Stream stream, int num_rows, const DecodeKvV
                            .max_keys = kv.max_count});
 }
 
-int DeviceLayers::AttendToChosen(cuda::Stream stream, const cuda::PrefillAttentionParams& all) {
+int DeviceLayers::AttendToChosen(device::Stream stream, const device::PrefillAttentionParams& all) {
   const auto top_k = static_cast<int64_t>(config().latent->indexer.top_k);
   const int everything = static_cast<int>(std::clamp<int64_t>(top_k - all.first_position, 0, all.num_queries));
   const size_t query_elements = config().q_features();
   const size_t index_floats = config().kv_layout(Dtype::kBf16).index_query_floats();
-  cuda::PrefillAttentionParams chosen = all;
+  device::PrefillAttentionParams chosen = all;
   chosen.selected = index_.selected;
   chosen.selected_count = static_cast<uint32_t>(top_k);
   for (int first = everything; first < all.num_queries; first += kIndexRows) {

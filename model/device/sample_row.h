@@ -1,10 +1,10 @@
 #pragma once
-#include "kernels/cuda/step/elementwise.h"
+#include "kernels/device/params/elementwise.h"
 #include "model/token_draw.h"
 
 namespace winnow {
 
-inline cuda::SampleRow SampleRowOf(const TokenDraw& draw) {
+inline device::SampleRow SampleRowOf(const TokenDraw& draw) {
   return {.temperature = draw.temperature,
           .top_p = draw.top_p,
           .top_k = draw.top_k,
@@ -15,8 +15,8 @@ inline cuda::SampleRow SampleRowOf(const TokenDraw& draw) {
 }
 
 // For a step that draws, whose beginning adds one to the token's index.
-inline cuda::SampleRow SampleRowBeforeStep(const TokenDraw& draw) {
-  cuda::SampleRow row = SampleRowOf(draw);
+inline device::SampleRow SampleRowBeforeStep(const TokenDraw& draw) {
+  device::SampleRow row = SampleRowOf(draw);
   --row.token_index;
   return row;
 }

@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/step/step.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/params/step.h"
+#include "kernels/plugin/device_table.h"
 #include "model/device/device_layers.h"
 
 namespace winnow {
@@ -21,19 +21,20 @@ struct TensorParallelBox {
 struct TensorParallelGroup {
   int rank = 0;
   int num_ranks = 1;
-  std::array<TensorParallelBox, cuda::kMaxTensorParallel> boxes = {};
+  std::array<TensorParallelBox, device::kMaxTensorParallel> boxes = {};
 };
 
 // The memory of one rank's box.
 class TensorParallelMemory {
  public:
   static size_t Bytes(const ModelConfig& config, int num_ranks, int max_rows);
-  static absl::StatusOr<std::unique_ptr<TensorParallelMemory>> Create(cuda::Device& device, const DeviceLayers& layers,
-                                                                      int num_ranks, int max_rows);
+  static absl::StatusOr<std::unique_ptr<TensorParallelMemory>> Create(device::Device& device,
+                                                                      const DeviceLayers& layers, int num_ranks,
+                                                                      int max_rows);
   const TensorParallelBox& box() const { return box_; }
 
  private:
-  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<device::DeviceMemory> memory_;
   TensorParallelBox box_;
 };
 

@@ -8,7 +8,7 @@
 #include "common/model/layer_names.h"
 #include "common/model/model_tensors.h"
 #include "common/model/tensor_elements.h"
-#include "kernels/cuda/device/arena.h"
+#include "kernels/device/arena.h"
 #include "model/weights/bf16.h"
 
 namespace winnow {
@@ -30,7 +30,7 @@ void ConvertRow(const StoredWeight& weight, size_t row, size_t first_column, siz
   std::transform(scratch.begin(), scratch.end(), out, RoundToBf16);
 }
 
-size_t NumGroups(const cuda::DeviceMatrix& matrix) {
+size_t NumGroups(const device::DeviceMatrix& matrix) {
   return matrix.group_size == 0 ? 1 : (matrix.in_features + matrix.group_size - 1) / matrix.group_size;
 }
 
@@ -46,7 +46,7 @@ void CopyCodes(const StoredWeight& weight, const WeightPiece& piece, size_t firs
 
 // Scales and zeros of the matrix's groups in the piece's columns, each of which lies in a group of the weight.
 absl::Status AppendScales(const StoredWeight& weight, const WeightPiece& piece, size_t first_row, size_t rows,
-                          const cuda::DeviceMatrix& matrix, std::vector<float>& scales, std::vector<uint8_t>& zeros) {
+                          const device::DeviceMatrix& matrix, std::vector<float>& scales, std::vector<uint8_t>& zeros) {
   const size_t stored = weight.num_groups();
   std::vector<float> row_scales(rows * stored);
   std::vector<int16_t> row_zeros(rows * stored);
@@ -176,11 +176,11 @@ absl::Status CheckpointUpload::FillVectors(DeviceWeights& weights) {
 }
 
 absl::Status CheckpointUpload::FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,
-                                          const cuda::DeviceMatrix& matrix) {
+                                          const device::DeviceMatrix& matrix) {
   if (form.is_stored) {
     const size_t groups = NumGroups(matrix);
-    cuda::Arena arena(staging_->data());
-    const cuda::MatrixCodes codes = {
+    device::Arena arena(staging_->data());
+    const device::MatrixCodes codes = {
         .codes = arena.TakeArray<uint8_t>(static_cast<size_t>(matrix.out_features) * matrix.in_features),
         .scales = arena.TakeArray<float>(matrix.out_features * groups),
         .zeros = arena.TakeArray<uint8_t>(matrix.out_features * groups)};
@@ -228,8 +228,8 @@ absl::Status CheckpointUpload::Upload(const std::vector<WeightPiece>& pieces, vo
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
-                                           const cuda::MatrixCodes& to) {
+absl::Status CheckpointUpload::UploadCodes(const std::vector<WeightPiece>& pieces, const device::DeviceMatrix& matrix,
+                                           const device::MatrixCodes& to) {
   const size_t columns = matrix.in_features, groups = NumGroups(matrix);
   auto* const bounce = static_cast<uint8_t*>(pinned_->data());
   const size_t rows_at_once = std::min(kRowsOfCodes, kPinnedBytes / columns);

@@ -18,7 +18,7 @@ namespace winnow {
 // is read.
 class CheckpointUpload {
  public:
-  CheckpointUpload(const cuda::CudaTable& table, cuda::Device& device, const Checkpoint& checkpoint,
+  CheckpointUpload(const device::DeviceTable& table, device::Device& device, const Checkpoint& checkpoint,
                    const WeightQuantization& quantization)
       : table_(table),
         device_(device),
@@ -32,34 +32,35 @@ class CheckpointUpload {
 
   absl::Status FillVectors(DeviceWeights& weights);
   // Of the layer's tensors: the router to `router` in host memory, the experts to the device.
-  absl::Status FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts, float* router);
-  absl::Status FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts);
+  absl::Status FillRouter(const ModelConfig& config, int layer, const device::ExpertMatrices& experts, float* router);
+  absl::Status FillExperts(const ModelConfig& config, int layer, const device::ExpertMatrices& experts);
   // Where a vector of the device has its place in host memory.
   using VectorPlace = std::function<float*(const float* on_device)>;
   // Of latent attention: the projections of queries' latents, and by head of keys and of values.
   absl::Status FillLatents(const ModelConfig& config, int layer, const DeviceLatentWeights& latent);
-  absl::Status FillExpertBiases(const LayerNames& names, const cuda::ExpertMatrices& experts, const VectorPlace& place);
+  absl::Status FillExpertBiases(const LayerNames& names, const device::ExpertMatrices& experts,
+                                const VectorPlace& place);
   absl::Status AppendVector(const std::string& name, size_t first, size_t count, float* out);
   absl::Status FillMatrix(const std::vector<WeightPiece>& pieces, const DeviceForm& form,
-                          const cuda::DeviceMatrix& matrix);
+                          const device::DeviceMatrix& matrix);
   // Rows of the pieces, one after the other, as bf16.
   absl::Status Upload(const std::vector<WeightPiece>& pieces, void* to);
   // Experts that lie in one tensor, each to its place among those of the device.
-  absl::Status FillFusedExperts(const LayerNames& names, const cuda::ExpertMatrices& experts);
+  absl::Status FillFusedExperts(const LayerNames& names, const device::ExpertMatrices& experts);
   absl::Status UploadExpertRows(const ExpertRowSource& source, const void* matrices);
   absl::Status UploadExpertCodes(const ExpertRowSource& source, const void* matrices, const uint8_t* scales);
   // Pieces as codes, and the scales and zeros of the matrix's groups.
-  absl::Status UploadCodes(const std::vector<WeightPiece>& pieces, const cuda::DeviceMatrix& matrix,
-                           const cuda::MatrixCodes& to);
+  absl::Status UploadCodes(const std::vector<WeightPiece>& pieces, const device::DeviceMatrix& matrix,
+                           const device::MatrixCodes& to);
   absl::StatusOr<StoredWeight> Open(const WeightPiece& piece) const;
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
   const Checkpoint& checkpoint_;
   const WeightQuantization& quantization_;
-  const cuda::Stream stream_;
-  std::unique_ptr<cuda::DeviceMemory> staging_;
-  std::unique_ptr<cuda::DeviceMemory> pinned_;
+  const device::Stream stream_;
+  std::unique_ptr<device::DeviceMemory> staging_;
+  std::unique_ptr<device::DeviceMemory> pinned_;
 };
 
 }  // namespace winnow

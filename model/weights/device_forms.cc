@@ -43,9 +43,9 @@ std::optional<StoredForm> ConfiguredForm(const WeightQuantization& quantization,
 int DeviceGroup(size_t group_size, const WeightPiece& piece) {
   const size_t cut = piece.columns == piece.tensor_columns ? 0 : piece.columns;
   const auto* const found = std::find_if(
-      std::begin(cuda::kMatmulGroups), std::end(cuda::kMatmulGroups),
+      std::begin(device::kMatmulGroups), std::end(device::kMatmulGroups),
       [&](int group) { return group_size % static_cast<size_t>(group) == 0 && cut % static_cast<size_t>(group) == 0; });
-  return found == std::end(cuda::kMatmulGroups) ? 0 : *found;
+  return found == std::end(device::kMatmulGroups) ? 0 : *found;
 }
 
 class FormChoice {
@@ -59,7 +59,7 @@ class FormChoice {
     const std::optional<StoredForm> first = FormOf(pieces.front());
     if (!first.has_value() || (first->dtype != Dtype::kF8 && first->dtype != Dtype::kI4)) return plain;
     DeviceForm form{.dtype = first->dtype, .is_stored = true};
-    if (HasGroups(*first)) form.group_size = cuda::kMatmulGroups[0];
+    if (HasGroups(*first)) form.group_size = device::kMatmulGroups[0];
     for (const WeightPiece& piece : pieces) {
       const std::optional<StoredForm> stored = FormOf(piece);
       if (!stored.has_value() || stored->dtype != form.dtype || piece.columns % 32 != 0) return plain;
@@ -84,7 +84,7 @@ class FormChoice {
   // Whether each 16 outputs of the stack share the scales of fp8 groups.
   static bool SharesScales(const StoredForm& stored, const WeightPiece& piece, const std::vector<WeightPiece>& pieces) {
     const bool is_whole = pieces.size() == 1 && piece.rows == piece.tensor_rows;
-    return stored.scale_rows % cuda::kF8ScaleOutputs == 0 && (is_whole || piece.rows % cuda::kF8ScaleOutputs == 0);
+    return stored.scale_rows % device::kF8ScaleOutputs == 0 && (is_whole || piece.rows % device::kF8ScaleOutputs == 0);
   }
 
   const Checkpoint* const checkpoint_;
@@ -110,11 +110,11 @@ DeviceForms ChooseDeviceForms(const Checkpoint* checkpoint, const ModelConfig& p
   return forms;
 }
 
-size_t MatrixBytes(const cuda::DeviceMatrix& matrix) {
+size_t MatrixBytes(const device::DeviceMatrix& matrix) {
   const size_t out = matrix.out_features, in = matrix.in_features;
   size_t scales = matrix.dtype == Dtype::kBf16 ? 0 : out;
   if (matrix.group_size > 0) scales = out * ((in + matrix.group_size - 1) / matrix.group_size);
-  if (matrix.group_size > 0 && matrix.dtype == Dtype::kF8) scales /= cuda::kF8ScaleOutputs;
+  if (matrix.group_size > 0 && matrix.dtype == Dtype::kF8) scales /= device::kF8ScaleOutputs;
   return DtypeBytes(matrix.dtype, out * in) + scales * sizeof(float);
 }
 

@@ -4,7 +4,7 @@
 #include "common/base/dtype.h"
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
-#include "kernels/cuda/matmul/matmul.h"
+#include "kernels/device/params/matmul.h"
 #include "model/weights/weight_pieces.h"
 
 namespace winnow {
@@ -30,6 +30,6 @@ struct DeviceForms {
 DeviceForms ChooseDeviceForms(const Checkpoint* checkpoint, const ModelConfig& part, WeightShard shard, Dtype plain);
 
 // Bytes that a product reads of a matrix, scales included.
-size_t MatrixBytes(const cuda::DeviceMatrix& matrix);
+size_t MatrixBytes(const device::DeviceMatrix& matrix);
 
 }  // namespace winnow

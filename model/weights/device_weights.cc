@@ -9,25 +9,25 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/model/model_tensors.h"
-#include "kernels/cuda/device/arena.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/arena.h"
+#include "kernels/device/params/expert_codes.h"
 #include "model/weights/checkpoint_upload.h"
 #include "model/weights/weight_synthesis.h"
 
 namespace winnow {
 namespace {
 
-void TakeExperts(cuda::Arena& arena, cuda::ExpertMatrices& experts) {
+void TakeExperts(device::Arena& arena, device::ExpertMatrices& experts) {
   const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
   const size_t matrix_bytes = experts.mxfp4 ? elements / 2 : elements * DtypeBytes(Dtype::kBf16);
   experts.gate_up = arena.Take(2 * matrix_bytes);
   experts.down = arena.Take(matrix_bytes);
   if (!experts.mxfp4) return;
-  experts.gate_up_scales = arena.TakeArray<uint8_t>(2 * elements / cuda::kExpertBlock);
-  experts.down_scales = arena.TakeArray<uint8_t>(elements / cuda::kExpertBlock);
+  experts.gate_up_scales = arena.TakeArray<uint8_t>(2 * elements / device::kExpertBlock);
+  experts.down_scales = arena.TakeArray<uint8_t>(elements / device::kExpertBlock);
 }
 
-void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::ExpertMatrices& experts) {
+void TakeExpertVectors(device::Arena& arena, const ModelConfig& config, device::ExpertMatrices& experts) {
   experts = ExpertShapeOf(config);
   experts.router = arena.TakeArray<float>(static_cast<size_t>(experts.num_logits()) * experts.hidden_size);
   if (config.moe.correction) experts.correction = arena.TakeArray<float>(experts.num_experts);
@@ -38,7 +38,7 @@ void TakeExpertVectors(cuda::Arena& arena, const ModelConfig& config, cuda::Expe
   experts.down_bias = arena.TakeArray<float>(all * experts.hidden_size);
 }
 
-void TakeLatentVectors(cuda::Arena& arena, const LatentConfig& config, DeviceLatentWeights& latent) {
+void TakeLatentVectors(device::Arena& arena, const LatentConfig& config, DeviceLatentWeights& latent) {
   if (config.query_rank > 0) latent.query_norm = arena.TakeArray<float>(config.query_rank);
   latent.key_norm = arena.TakeArray<float>(config.shape.rank);
   if (config.indexer.num_heads == 0) return;
@@ -46,8 +46,8 @@ void TakeLatentVectors(cuda::Arena& arena, const LatentConfig& config, DeviceLat
   latent.index_norm_bias = arena.TakeArray<float>(config.indexer.head_dim);
 }
 
-void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const DeviceForm& form, int out_features,
-                int in_features, cuda::DeviceMatrix& matrix) {
+void TakeMatrix(const device::MatmulKernels& matmul, device::Arena& arena, const DeviceForm& form, int out_features,
+                int in_features, device::DeviceMatrix& matrix) {
   matrix = {
       .out_features = out_features, .in_features = in_features, .dtype = form.dtype, .group_size = form.group_size};
   matrix.data = arena.Take(matmul.packed_bytes(out_features, in_features, form.dtype));
@@ -55,7 +55,7 @@ void TakeMatrix(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const Dev
   if (scale_bytes > 0) matrix.scales = arena.TakeArray<float>(scale_bytes / sizeof(float));
 }
 
-void TakeLatentMatrices(const cuda::MatmulKernels& matmul, cuda::Arena& arena, const ModelConfig& config,
+void TakeLatentMatrices(const device::MatmulKernels& matmul, device::Arena& arena, const ModelConfig& config,
                         DeviceLatentWeights& latent) {
   const LatentConfig& of = *config.latent;
   if (of.query_rank > 0) {
@@ -108,19 +108,20 @@ absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOpt
   if (config.quantization.format != WeightQuantization::Format::kNone) {
     return NoKernels(config, "latent attention with quantised weights");
   }
-  if (shape.rank % cuda::kLatentPiece != 0 || shape.rope_dim % cuda::kLatentPiece != 0 || latent.nope_dim % 8 != 0 ||
-      latent.query_rank % 8 != 0 || latent.value_dim % 2 != 0) {
+  if (shape.rank % device::kLatentPiece != 0 || shape.rope_dim % device::kLatentPiece != 0 ||
+      latent.nope_dim % 8 != 0 || latent.query_rank % 8 != 0 || latent.value_dim % 2 != 0) {
     return NoKernels(config, absl::StrCat("latents of ", shape.rank, " and ", shape.rope_dim, ", or heads of ",
                                           latent.nope_dim, " and ", latent.value_dim));
   }
-  if (shape.key_dim() > cuda::kMaxLatentKeyDim) {
-    return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentKeyDim, " elements"));
+  if (shape.key_dim() > device::kMaxLatentKeyDim) {
+    return NoKernels(config, absl::StrCat("latents of more than ", device::kMaxLatentKeyDim, " elements"));
   }
-  if (config.num_query_heads > cuda::kMaxLatentHeads) {
-    return NoKernels(config, absl::StrCat("latents of more than ", cuda::kMaxLatentHeads, " heads"));
+  if (config.num_query_heads > device::kMaxLatentHeads) {
+    return NoKernels(config, absl::StrCat("latents of more than ", device::kMaxLatentHeads, " heads"));
   }
   const IndexerConfig& indexer = latent.indexer;
-  if (indexer.num_heads > cuda::kMaxIndexHeads || indexer.head_dim % 8 != 0 || indexer.head_dim > cuda::kMaxIndexDim) {
+  if (indexer.num_heads > device::kMaxIndexHeads || indexer.head_dim % 8 != 0 ||
+      indexer.head_dim > device::kMaxIndexDim) {
     return NoKernels(config, absl::StrCat("an indexer of ", indexer.num_heads, " heads of ", indexer.head_dim,
                                           " (index_n_heads and index_head_dim)"));
   }
@@ -165,7 +166,8 @@ absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOpt
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0 || options.parts == WeightParts::kQueryProjections) return absl::OkStatus();
   const auto refuse = [&](const auto&... what) { return NoKernels(config, absl::StrCat(what...)); };
-  if (moe.groups > cuda::kMaxExpertGroups) return refuse("more than ", cuda::kMaxExpertGroups, " groups of experts");
+  if (moe.groups > device::kMaxExpertGroups)
+    return refuse("more than ", device::kMaxExpertGroups, " groups of experts");
   if (moe.correction && !moe.sigmoid) return refuse("experts chosen by a softmax with a correction");
   if (moe.intermediate_size % 8 != 0 || config.hidden_size % 8 != 0) {
     return refuse("experts whose width is no multiple of 8");
@@ -173,11 +175,11 @@ absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOpt
   if (moe.shared_intermediate_size % moe.intermediate_size != 0) {
     return refuse("a shared expert whose width is no multiple of another's");
   }
-  const cuda::ExpertMatrices shape = ExpertShapeOf(config);
-  if (shape.num_shared > cuda::kMaxExpertsPerToken) return refuse("a shared expert as wide as ", shape.num_shared);
-  if (shape.num_all() > cuda::kMaxExperts) return refuse("more than ", cuda::kMaxExperts, " experts");
-  if (moe.experts_per_token > cuda::kMaxExpertsPerToken) {
-    return refuse("more than ", cuda::kMaxExpertsPerToken, " experts for a token");
+  const device::ExpertMatrices shape = ExpertShapeOf(config);
+  if (shape.num_shared > device::kMaxExpertsPerToken) return refuse("a shared expert as wide as ", shape.num_shared);
+  if (shape.num_all() > device::kMaxExperts) return refuse("more than ", device::kMaxExperts, " experts");
+  if (moe.experts_per_token > device::kMaxExpertsPerToken) {
+    return refuse("more than ", device::kMaxExpertsPerToken, " experts for a token");
   }
   if (options.shard.count > 1) {
     return absl::UnimplementedError("several GPUs cannot share a mixture of experts yet: --tensor-parallel=1");
@@ -191,19 +193,19 @@ absl::Status CheckDeviceExperts(const ModelConfig& config, const DeviceWeightOpt
 
 }  // namespace
 
-cuda::GatedActivation ActivationOf(Activation activation) {
+device::GatedActivation ActivationOf(Activation activation) {
   switch (activation) {
     case Activation::kSilu:
-      return cuda::GatedActivation::kSilu;
+      return device::GatedActivation::kSilu;
     case Activation::kGeluTanh:
-      return cuda::GatedActivation::kGeluTanh;
+      return device::GatedActivation::kGeluTanh;
     case Activation::kClampedSilu:
-      return cuda::GatedActivation::kClampedSilu;
+      return device::GatedActivation::kClampedSilu;
   }
-  return cuda::GatedActivation::kSilu;
+  return device::GatedActivation::kSilu;
 }
 
-cuda::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
+device::ExpertMatrices ExpertShapeOf(const ModelConfig& config) {
   const MoeConfig& moe = config.moe;
   if (moe.num_experts == 0) return {};
   return {.mxfp4 = config.quantization.format == WeightQuantization::Format::kMxfp4,
@@ -238,9 +240,9 @@ size_t LatentHeadBytes(const ModelConfig& config) {
   return width * config.num_query_heads * config.latent->shape.rank * DtypeBytes(Dtype::kBf16);
 }
 
-size_t ExpertBytes(const cuda::ExpertMatrices& of) {
+size_t ExpertBytes(const device::ExpertMatrices& of) {
   const size_t elements = size_t{3} * of.intermediate_size * of.hidden_size;
-  return of.mxfp4 ? elements / 2 + elements / cuda::kExpertBlock : elements * DtypeBytes(Dtype::kBf16);
+  return of.mxfp4 ? elements / 2 + elements / device::kExpertBlock : elements * DtypeBytes(Dtype::kBf16);
 }
 
 absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptions& options) {
@@ -271,17 +273,17 @@ ModelConfig ShardConfig(const ModelConfig& config, WeightShard shard) {
   return part;
 }
 
-size_t DeviceWeightBytes(const cuda::CudaTable& table, const ModelConfig& config, const DeviceWeightOptions& options,
-                         const Checkpoint* checkpoint) {
+size_t DeviceWeightBytes(const device::DeviceTable& table, const ModelConfig& config,
+                         const DeviceWeightOptions& options, const Checkpoint* checkpoint) {
   return DeviceWeights(ShardConfig(config, options.shard), options, checkpoint).Carve(table, nullptr);
 }
 
-size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
+size_t DeviceWeights::Carve(const device::DeviceTable& table, void* region) {
   const bool all = options_.parts == WeightParts::kAll;
   const size_t hidden = config_.hidden_size;
   const size_t qkv = all ? ProjectedFeatures(config_) : config_.q_features();
   layers_.resize(config_.num_layers);
-  cuda::Arena arena(region);
+  device::Arena arena(region);
   for (int l = 0; l < config_.num_layers; ++l) {
     DeviceLayerWeights& layer = layers_[static_cast<size_t>(l)];
     if (config_.norms != NormPlacement::kAfter) layer.input_norm = arena.TakeArray<float>(hidden);
@@ -304,7 +306,7 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   for (size_t l = 0; l < layers_.size(); ++l) {
     DeviceLayerWeights& layer = layers_[l];
     const LayerForms& forms = forms_.layers[l];
-    const auto take = [&](const DeviceForm& form, size_t out, size_t in, cuda::DeviceMatrix& matrix) {
+    const auto take = [&](const DeviceForm& form, size_t out, size_t in, device::DeviceMatrix& matrix) {
       TakeMatrix(*table.matmul, arena, form, static_cast<int>(out), static_cast<int>(in), matrix);
     };
     take(forms.qkv, qkv, hidden, layer.qkv);
@@ -332,9 +334,9 @@ size_t DeviceWeights::Carve(const cuda::CudaTable& table, void* region) {
   return arena.used_bytes();
 }
 
-absl::Status DeviceWeights::Allocate(const cuda::CudaTable& table, cuda::Device& device) {
+absl::Status DeviceWeights::Allocate(const device::DeviceTable& table, device::Device& device) {
   const size_t bytes = Carve(table, nullptr);
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> memory = device.Allocate(bytes);
+  absl::StatusOr<std::unique_ptr<device::DeviceMemory>> memory = device.Allocate(bytes);
   if (!memory.ok()) {
     return absl::Status(
         memory.status().code(),
@@ -350,7 +352,7 @@ absl::Status DeviceWeights::Allocate(const cuda::CudaTable& table, cuda::Device&
 size_t DeviceWeights::bytes_per_step() const {
   size_t bytes = vector_bytes_ + MatrixBytes(lm_head_);
   for (const DeviceLayerWeights& layer : layers_) {
-    for (const cuda::DeviceMatrix* matrix :
+    for (const device::DeviceMatrix* matrix :
          {&layer.qkv, &layer.latent.query_up, &layer.o, &layer.gate_up, &layer.down}) {
       bytes += MatrixBytes(*matrix);
     }
@@ -363,28 +365,28 @@ size_t DeviceWeights::expert_bytes() const {
   return ExpertBytes(ExpertShapeOf(config_));
 }
 
-absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> NewStaging(cuda::Device& device, const DeviceWeights& weights) {
+absl::StatusOr<std::unique_ptr<device::DeviceMemory>> NewStaging(device::Device& device, const DeviceWeights& weights) {
   size_t largest = 0;
-  const auto include = [&](const cuda::DeviceMatrix& matrix) {
+  const auto include = [&](const device::DeviceMatrix& matrix) {
     if (matrix.dtype == Dtype::kBf16) return;
     largest = std::max(largest, static_cast<size_t>(matrix.out_features) * matrix.in_features);
   };
   for (int l = 0; l < weights.config().num_layers; ++l) {
     const DeviceLayerWeights& layer = weights.layer(l);
-    for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) include(*matrix);
+    for (const device::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) include(*matrix);
   }
   include(weights.lm_head());
   if (largest == 0) return nullptr;
   // Of codes with scales and zeros for each 32 of them at the most there are 37 bytes for each 64, and three arrays.
-  return device.Allocate(largest * DtypeBytes(Dtype::kBf16) + 3 * cuda::Arena::kAlignment);
+  return device.Allocate(largest * DtypeBytes(Dtype::kBf16) + 3 * device::Arena::kAlignment);
 }
 
-void* StagingOf(const cuda::DeviceMatrix& matrix, const cuda::DeviceMemory* staging) {
+void* StagingOf(const device::DeviceMatrix& matrix, const device::DeviceMemory* staging) {
   return matrix.dtype == Dtype::kBf16 ? const_cast<void*>(matrix.data) : staging->data();
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const cuda::CudaTable& table,
-                                                                         cuda::Device& device,
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const device::DeviceTable& table,
+                                                                         device::Device& device,
                                                                          const ModelConfig& config, uint64_t seed,
                                                                          bool query_bias,
                                                                          const DeviceWeightOptions& options) {
@@ -396,8 +398,8 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Synthesize(const c
   return weights;
 }
 
-absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::CudaTable& table, cuda::Device& device,
-                                                                   const Checkpoint& checkpoint,
+absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const device::DeviceTable& table,
+                                                                   device::Device& device, const Checkpoint& checkpoint,
                                                                    const ModelConfig& config,
                                                                    const DeviceWeightOptions& options) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceModel(config, options));
@@ -408,7 +410,8 @@ absl::StatusOr<std::unique_ptr<DeviceWeights>> DeviceWeights::Load(const cuda::C
   return weights;
 }
 
-absl::Status DeviceWeights::SetQueryBias(cuda::Device& device, cuda::Stream stream, const std::vector<float>& bias) {
+absl::Status DeviceWeights::SetQueryBias(device::Device& device, device::Stream stream,
+                                         const std::vector<float>& bias) {
   const size_t features = config_.q_features();
   WINNOW_CHECK(config_.qkv_bias && bias.size() == layers_.size() * features);
   for (size_t l = 0; l < layers_.size(); ++l) {

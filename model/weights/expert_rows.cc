@@ -8,7 +8,7 @@
 #include "common/model/model_tensors.h"
 #include "common/model/quantized/mxfp4.h"
 #include "common/model/tensor_elements.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 #include "model/weights/bf16.h"
 
 namespace winnow {
@@ -63,15 +63,15 @@ absl::Status CopyExpertCodes(const Checkpoint& checkpoint, const ExpertRowSource
     for (size_t byte = 0; byte < in / 2; byte += sizeof(uint32_t)) {
       uint32_t word = 0;
       std::memcpy(&word, from + byte, sizeof(word));
-      word = cuda::ExpertCodeWord(word);
+      word = device::ExpertCodeWord(word);
       std::memcpy(codes + i * (in / 2) + byte, &word, sizeof(word));
     }
     for (size_t block = 0; block < row_scales; ++block) {
       const uint8_t scale = scales[i * row_scales + block] = stored_scales.bytes[row * row_scales + block];
-      if (scale <= cuda::kGreatestExpertScale) continue;
+      if (scale <= device::kGreatestExpertScale) continue;
       return absl::InvalidArgumentError(
           absl::StrCat(AbslSv(checkpoint.FileOf(scales_name)), ": a scale of ", QuotedName(scales_name), " is 2^",
-                       scale - 127, ", and GPUs hold scales up to 2^", cuda::kGreatestExpertScale - 127));
+                       scale - 127, ", and GPUs hold scales up to 2^", device::kGreatestExpertScale - 127));
     }
   }
   return absl::OkStatus();

@@ -21,7 +21,7 @@ struct ExpertRowSource {
 absl::Status CopyExpertRows(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
                             uint16_t* out);
 
-// Of MXFP4 the same rows as a GPU has them (kernels/cuda/experts/expert_codes.h): in_features / 2 bytes of codes, and
+// Of MXFP4 the same rows as a GPU has them (kernels/device/params/expert_codes.h): in_features / 2 bytes of codes, and
 // in_features / 32 scales, each. INVALID_ARGUMENT where a scale is too large for that.
 absl::Status CopyExpertCodes(const Checkpoint& checkpoint, const ExpertRowSource& source, size_t first, size_t rows,
                              uint8_t* codes, uint8_t* scales);

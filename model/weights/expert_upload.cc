@@ -3,13 +3,13 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 #include "model/weights/checkpoint_upload.h"
 #include "model/weights/expert_rows.h"
 
 namespace winnow {
 
-absl::Status CheckpointUpload::FillRouter(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts,
+absl::Status CheckpointUpload::FillRouter(const ModelConfig& config, int layer, const device::ExpertMatrices& experts,
                                           float* router) {
   const LayerNames names = LayerNamesOf(config, layer);
   const size_t hidden = config.hidden_size;
@@ -27,7 +27,8 @@ absl::Status CheckpointUpload::FillRouter(const ModelConfig& config, int layer, 
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer, const cuda::ExpertMatrices& experts) {
+absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
+                                           const device::ExpertMatrices& experts) {
   const LayerNames names = LayerNamesOf(config, layer);
   const size_t hidden = config.hidden_size, width = experts.intermediate_size;
   const size_t shared_width = width * experts.num_shared;
@@ -57,7 +58,7 @@ absl::Status CheckpointUpload::FillExperts(const ModelConfig& config, int layer,
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::FillFusedExperts(const LayerNames& names, const cuda::ExpertMatrices& experts) {
+absl::Status CheckpointUpload::FillFusedExperts(const LayerNames& names, const device::ExpertMatrices& experts) {
   const size_t hidden = experts.hidden_size, width = experts.intermediate_size;
   for (int i = 0; i < experts.num_experts; ++i) {
     const ExpertRowSource gate_up{{.tensor = names.fused_gate_up, .expert = i, .pairs = true}, 2 * width, hidden};
@@ -90,7 +91,7 @@ absl::Status CheckpointUpload::UploadExpertRows(const ExpertRowSource& source, c
 
 absl::Status CheckpointUpload::UploadExpertCodes(const ExpertRowSource& source, const void* matrices,
                                                  const uint8_t* scales) {
-  const size_t code_bytes = source.in_features / 2, scale_bytes = source.in_features / cuda::kExpertBlock;
+  const size_t code_bytes = source.in_features / 2, scale_bytes = source.in_features / device::kExpertBlock;
   const size_t first = static_cast<size_t>(source.slice.expert) * source.out_features;
   const size_t at_once = kPinnedBytes / (code_bytes + scale_bytes);
   auto* const bounce = static_cast<uint8_t*>(pinned_->data());
@@ -108,7 +109,7 @@ absl::Status CheckpointUpload::UploadExpertCodes(const ExpertRowSource& source, 
   return absl::OkStatus();
 }
 
-absl::Status CheckpointUpload::FillExpertBiases(const LayerNames& names, const cuda::ExpertMatrices& experts,
+absl::Status CheckpointUpload::FillExpertBiases(const LayerNames& names, const device::ExpertMatrices& experts,
                                                 const VectorPlace& place) {
   const size_t width = experts.intermediate_size, all = experts.num_experts;
   WINNOW_RETURN_IF_ERROR(AppendVector(names.router + ".bias", 0, all, place(experts.router_bias)));

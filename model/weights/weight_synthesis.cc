@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "common/base/status.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 
 namespace winnow {
 namespace {
@@ -22,7 +22,7 @@ absl::Status WeightSynthesis::Fill(DeviceWeights& weights) {
   FillVectors(weights);
   uint64_t number = 0;
   for (DeviceLayerWeights& layer : weights.layers_) {
-    for (const cuda::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
+    for (const device::DeviceMatrix* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) {
       FillMatrix(*matrix, ++number);
     }
     if (config.latent) FillLatents(config, layer.latent, number);
@@ -44,7 +44,7 @@ void WeightSynthesis::FillVectors(const DeviceWeights& weights) {
     if (vector != nullptr) std::fill_n(vectors_.begin() + (vector - begin), count, 0);
   };
   for (const DeviceLayerWeights& layer : weights.layers_) {
-    const cuda::ExpertMatrices& experts = layer.experts;
+    const device::ExpertMatrices& experts = layer.experts;
     clear(layer.qkv_bias, layer.qkv.out_features);
     clear(layer.sinks, weights.config_.num_query_heads);
     clear(layer.o_bias, weights.config_.hidden_size);
@@ -58,14 +58,14 @@ void WeightSynthesis::FillVectors(const DeviceWeights& weights) {
   device_.CopyAsync(weights.memory_->data(), vectors_.data(), weights.vector_bytes_, stream_);
 }
 
-void WeightSynthesis::FillRouter(const cuda::ExpertMatrices& experts, std::vector<float>::iterator to) {
+void WeightSynthesis::FillRouter(const device::ExpertMatrices& experts, std::vector<float>::iterator to) {
   std::normal_distribution<float> normal(0, 2 / std::sqrt(static_cast<float>(experts.hidden_size)));
   std::generate_n(to, static_cast<size_t>(experts.num_logits()) * experts.hidden_size,
                   [&] { return normal(router_random_); });
 }
 
 // Values of random codes have a deviation of 2.9, and all scales are one that brings them next to what bf16 have.
-void WeightSynthesis::FillCodes(const cuda::ExpertMatrices& experts) {
+void WeightSynthesis::FillCodes(const device::ExpertMatrices& experts) {
   if (codes_.empty()) {
     codes_.resize(size_t{1} << 22);
     std::generate(codes_.begin(), codes_.end(), std::ref(code_random_));
@@ -81,7 +81,7 @@ void WeightSynthesis::FillCodes(const cuda::ExpertMatrices& experts) {
     }
     const double scale = std::log2(1 / (2.9 * std::sqrt(static_cast<double>(in_features))));
     device_.FillAsync(const_cast<uint8_t*>(scales), static_cast<uint8_t>(127 + std::lround(scale)),
-                      count / cuda::kExpertBlock, stream_);
+                      count / device::kExpertBlock, stream_);
   };
   fill(experts.gate_up, experts.gate_up_scales, 2 * elements, experts.hidden_size);
   fill(experts.down, experts.down_scales, elements, experts.intermediate_size);
@@ -99,7 +99,7 @@ void WeightSynthesis::FillLatents(const ModelConfig& config, const DeviceLatentW
   fill(latent.value_up, of.value_dim, of.shape.rank);
 }
 
-void WeightSynthesis::FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number) {
+void WeightSynthesis::FillExperts(const device::ExpertMatrices& experts, uint64_t& number) {
   if (experts.mxfp4) return FillCodes(experts);
   const size_t elements = static_cast<size_t>(experts.num_all()) * experts.intermediate_size * experts.hidden_size;
   const auto fill = [&](const void* matrices, size_t count, int in_features) {
@@ -110,7 +110,7 @@ void WeightSynthesis::FillExperts(const cuda::ExpertMatrices& experts, uint64_t&
   fill(experts.down, elements, experts.intermediate_size);
 }
 
-void WeightSynthesis::FillMatrix(const cuda::DeviceMatrix& matrix, uint64_t number) {
+void WeightSynthesis::FillMatrix(const device::DeviceMatrix& matrix, uint64_t number) {
   if (matrix.data == nullptr) return;
   const size_t elements = static_cast<size_t>(matrix.out_features) * matrix.in_features;
   const float stddev = 1 / std::sqrt(static_cast<float>(matrix.in_features));

@@ -14,7 +14,7 @@ namespace winnow {
 class WeightSynthesis {
  public:
   // A shard of a random matrix is another random matrix; what all shards hold whole is the same in all.
-  WeightSynthesis(const cuda::CudaTable& table, cuda::Device& device, uint64_t seed, WeightShard shard)
+  WeightSynthesis(const device::DeviceTable& table, device::Device& device, uint64_t seed, WeightShard shard)
       : table_(table),
         device_(device),
         seed_(seed),
@@ -27,20 +27,20 @@ class WeightSynthesis {
   // Norms are ones, biases and sinks zeros, routers random. The host's copy lives until the stream is waited for.
   void FillVectors(const DeviceWeights& weights);
   // Logits of the size of two: some experts of a row weigh much more than others, as in trained ones.
-  void FillRouter(const cuda::ExpertMatrices& experts, std::vector<float>::iterator to);
+  void FillRouter(const device::ExpertMatrices& experts, std::vector<float>::iterator to);
   // Projections to and from latents, of all heads at once.
   void FillLatents(const ModelConfig& config, const DeviceLatentWeights& latent, uint64_t& number);
   // All experts at once.
-  void FillExperts(const cuda::ExpertMatrices& experts, uint64_t& number);
-  void FillCodes(const cuda::ExpertMatrices& experts);
+  void FillExperts(const device::ExpertMatrices& experts, uint64_t& number);
+  void FillCodes(const device::ExpertMatrices& experts);
   // Inputs of the size of one give outputs of the size of one.
-  void FillMatrix(const cuda::DeviceMatrix& matrix, uint64_t number);
+  void FillMatrix(const device::DeviceMatrix& matrix, uint64_t number);
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
   const uint64_t seed_, shard_seed_;
-  const cuda::Stream stream_;
-  std::unique_ptr<cuda::DeviceMemory> staging_;
+  const device::Stream stream_;
+  std::unique_ptr<device::DeviceMemory> staging_;
   std::vector<float> vectors_;
   std::mt19937 router_random_{static_cast<uint32_t>(seed_)}, code_random_{static_cast<uint32_t>(seed_ + 1)};
   std::vector<uint32_t> codes_;  // of which matrices take parts

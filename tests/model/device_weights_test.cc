@@ -11,7 +11,7 @@
 #include "common/model/synthetic_models.h"
 #include "common/model/tensor_elements.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "tests/support/host_gpu/host_table.h"
 #include "tests/support/quantized_checkpoint.h"
@@ -23,17 +23,17 @@ namespace winnow {
 namespace {
 
 // The weights [out_features, in_features] that products see: columns of outputs for unit vectors.
-std::vector<float> ValuesOf(const cuda::CudaTable& table, const cuda::DeviceMatrix& matrix) {
+std::vector<float> ValuesOf(const device::DeviceTable& table, const device::DeviceMatrix& matrix) {
   const auto in = static_cast<size_t>(matrix.in_features), out = static_cast<size_t>(matrix.out_features);
   std::vector<uint16_t> units(in * in);
   for (size_t k = 0; k < in; ++k) units[k * in + k] = F32ToBf16(1);
   std::vector<float> y(in * out), values(out * in);
-  table.matmul->prefill_matmul(cuda::Stream(), {.x = units.data(),
-                                                .x_stride = matrix.in_features,
-                                                .num_rows = matrix.in_features,
-                                                .weight = matrix,
-                                                .y = y.data(),
-                                                .y_stride = matrix.out_features});
+  table.matmul->prefill_matmul(device::Stream(), {.x = units.data(),
+                                                  .x_stride = matrix.in_features,
+                                                  .num_rows = matrix.in_features,
+                                                  .weight = matrix,
+                                                  .y = y.data(),
+                                                  .y_stride = matrix.out_features});
   for (size_t n = 0; n < out; ++n) {
     for (size_t k = 0; k < in; ++k) values[n * in + k] = y[k * out + n];
   }
@@ -71,7 +71,7 @@ TEST_P(QuantizedUploadTest, HoldsTheWeightsAsStoredOrDequantised) {
   const auto checkpoint = Checkpoint::Open(quantized.path()).value(),
              reference = Checkpoint::Open(plain.path()).value();
   const ModelConfig config = LoadModelConfig(quantized.path()).value();
-  const cuda::CudaTable& table = test::HostGpuTable();
+  const device::DeviceTable& table = test::HostGpuTable();
   const auto device = test::OpenHostDevice(0);
   ASSERT_THAT(device, IsOkStatus());
   for (const WeightShard shard : {WeightShard{0, 1}, WeightShard{0, 2}, WeightShard{1, 2}}) {
@@ -82,7 +82,7 @@ TEST_P(QuantizedUploadTest, HoldsTheWeightsAsStoredOrDequantised) {
     for (int l = 0; l < model.num_layers; ++l) {
       const DeviceLayerWeights& layer = (*weights)->layer(l);
       const LayerPieces pieces = PiecesOfLayer((*weights)->config(), shard, l);
-      const std::pair<cuda::DeviceMatrix, std::vector<WeightPiece>> matrices[] = {
+      const std::pair<device::DeviceMatrix, std::vector<WeightPiece>> matrices[] = {
           {layer.qkv, pieces.qkv}, {layer.o, pieces.o}, {layer.gate_up, pieces.gate_up}, {layer.down, pieces.down}};
       for (const auto& [matrix, stacked] : matrices) {
         SCOPED_TRACE(stacked.front().tensor);
@@ -161,7 +161,7 @@ TEST_P(QuantizedUploadTest, DequantisesExperts) {
   model.extra_fields = {{"moe_intermediate_size", 96}};
   const TempDir quantized, plain;
   WriteQuantizedCheckpoint(model, GetParam(), quantized.path(), plain.path());
-  const cuda::CudaTable& table = test::HostGpuTable();
+  const device::DeviceTable& table = test::HostGpuTable();
   const auto device = test::OpenHostDevice(0);
   ASSERT_THAT(device, IsOkStatus());
   const auto load = [&](const TempDir& dir) {
@@ -172,8 +172,8 @@ TEST_P(QuantizedUploadTest, DequantisesExperts) {
   ASSERT_THAT(weights, IsOkStatus());
   ASSERT_THAT(expected, IsOkStatus());
   for (int i = 0; i < model.num_layers; ++i) {
-    const cuda::ExpertMatrices& experts = (*weights)->layer(i).experts;
-    const cuda::ExpertMatrices& others = (*expected)->layer(i).experts;
+    const device::ExpertMatrices& experts = (*weights)->layer(i).experts;
+    const device::ExpertMatrices& others = (*expected)->layer(i).experts;
     ASSERT_EQ(experts.num_experts, 6);
     const size_t matrix_bytes = size_t{2} * experts.num_all() * experts.hidden_size * experts.intermediate_size;
     EXPECT_EQ(std::memcmp(experts.gate_up, others.gate_up, 2 * matrix_bytes), 0) << "layer " << i;
@@ -189,7 +189,7 @@ std::vector<float> ValuesOfCodes(const void* matrices, const uint8_t* scales, si
   const auto* const words = static_cast<const uint32_t*>(matrices) + row * in / 8;
   std::vector<float> values;
   for (size_t i = 0; i < in; ++i) {
-    const uint32_t code = cuda::ExpertCodeAt(words[i / 8], static_cast<int>(i % 8));
+    const uint32_t code = device::ExpertCodeAt(words[i / 8], static_cast<int>(i % 8));
     const float value = std::ldexp(kMagnitudes[code & 7], scales[(row * in + i) / 32] - 127);
     values.push_back((code & 8) != 0 ? -value : value);
   }
@@ -214,9 +214,9 @@ TEST(FusedExperts, AreSortedAndKeptAsStored) {
   ASSERT_THAT(expected, IsOkStatus());
   const auto checkpoint = Checkpoint::Open(plain.path()).value();
   for (int l = 0; l < model.num_layers; ++l) {
-    const cuda::ExpertMatrices& experts = (*expected)->layer(l).experts;
+    const device::ExpertMatrices& experts = (*expected)->layer(l).experts;
     const size_t hidden = experts.hidden_size, width = experts.intermediate_size, count = experts.num_experts;
-    const cuda::ExpertMatrices& codes = (*weights)->layer(l).experts;
+    const device::ExpertMatrices& codes = (*weights)->layer(l).experts;
     ASSERT_TRUE(codes.mxfp4 && !experts.mxfp4);
     const auto as_bf16 = [](const std::vector<float>& values) {
       std::vector<uint16_t> bits(values.size());

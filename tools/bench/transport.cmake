@@ -1,2 +1,2 @@
 add_executable(transport_bench transport_bench.cc)
-target_link_libraries(transport_bench PRIVATE winnow_flags transport_inproc transport_nccl transport_peer transport_ucx kernels_cuda)
+target_link_libraries(transport_bench PRIVATE winnow_flags transport_inproc transport_nccl transport_peer transport_ucx kernels_device)

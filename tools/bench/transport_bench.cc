@@ -16,7 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 #include "transport/nccl/nccl_path.h"
 #include "transport/peer/p2p_path.h"
 #include "transport/seal/frame_seal.h"
@@ -66,7 +66,7 @@ struct Setup {
 
 // Of one of the two processes, 0 or 1: a GPU each where there are two.
 PayloadPathKind PathOf(const Setup& setup, int side) {
-  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  const absl::StatusOr<const device::DeviceTable*> table = device::LoadPlugin();
   const int ordinal = table.ok() ? side % (*table)->device_count() : 0;
   if (std::string_view(setup.path) == "nccl") return NcclPaths(**table, {.ordinal = ordinal, .smallest_bytes = 4096});
   return P2pPaths(table.ok() ? (*table)->open_device(ordinal).value().release() : nullptr);  // to the process's end
@@ -355,7 +355,7 @@ void ReportCore() {
 int NumGpus() {
   const pid_t asker = fork();
   if (asker == 0) {
-    const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+    const absl::StatusOr<const device::DeviceTable*> table = device::LoadPlugin();
     _exit(table.ok() ? (*table)->device_count() : 0);
   }
   int status = 0;

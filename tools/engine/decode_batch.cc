@@ -39,7 +39,7 @@ DecodeSlotShape SlotShape(const EngineSetting& setting, const DecodeCase& of) {
 
 }  // namespace
 
-DecodeBatch::Bytes DecodeBatch::BytesOf(const cuda::CudaTable& table, const EngineSetting& setting,
+DecodeBatch::Bytes DecodeBatch::BytesOf(const device::DeviceTable& table, const EngineSetting& setting,
                                         const DecodeCase& of) {
   Bytes bytes{.here = DecodeSlots::Bytes(SlotShape(setting, of))};
   bytes.parts = absl::StrCat("slots ", Gb(bytes.here));
@@ -58,7 +58,7 @@ DecodeBatch::Bytes DecodeBatch::BytesOf(const cuda::CudaTable& table, const Engi
   return bytes;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeBatch>> DecodeBatch::Create(const cuda::CudaTable& table,
+absl::StatusOr<std::unique_ptr<DecodeBatch>> DecodeBatch::Create(const device::DeviceTable& table,
                                                                  std::span<EngineRank> ranks,
                                                                  const EngineSetting& setting, const DecodeCase& of) {
   std::unique_ptr<DecodeBatch> batch(new DecodeBatch(table, ranks, setting, of));
@@ -89,7 +89,7 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
   group.rank = static_cast<int>(r);
   DecodeGraphOptions options{.mode = ModeOf(of_.placement), .group = group};
   if (Selects(of_.placement)) {
-    cuda::Device& beside = of_.placement == KvPlacement::kDisaggregated ? *rank.cache_device : *rank.device;
+    device::Device& beside = of_.placement == KvPlacement::kDisaggregated ? *rank.cache_device : *rank.device;
     WINNOW_ASSIGN_OR_RETURN(side.cache, GpuCacheSide::Create(table_, beside, *side.slots,
                                                              CacheOptions(setting_, of_, static_cast<int>(r))));
     options.inbox = side.cache->inbox();
@@ -105,12 +105,12 @@ absl::Status DecodeBatch::CreateSide(size_t r, TensorParallelGroup& group) {
 }
 
 // Random rows in all slots, but where those of the cache's sequences follow.
-absl::Status DecodeBatch::FillSlots(cuda::Device& device, DecodeSlots& slots) {
+absl::Status DecodeBatch::FillSlots(device::Device& device, DecodeSlots& slots) {
   const DecodeSlotShape& shape = slots.shape();
   if (of_.placement == KvPlacement::kColocated) return absl::OkStatus();
-  const cuda::Stream stream = device.NewStream();
+  const device::Stream stream = device.NewStream();
   const size_t row_elements = shape.layout.row.elements(shape.layout.head_dim);
-  std::unique_ptr<cuda::DeviceMemory> staging;
+  std::unique_ptr<device::DeviceMemory> staging;
   if (shape.layout.dtype != Dtype::kBf16) {
     WINNOW_ASSIGN_OR_RETURN(staging, device.Allocate(kFillRows * row_elements * DtypeBytes(Dtype::kBf16)));
   }
@@ -171,7 +171,7 @@ absl::StatusOr<double> DecodeBatch::TimeSteps() {
   std::vector<double> times;
   for (int group = 0; group < kTimedSteps / kGroupSteps; ++group) {
     absl::Status status;
-    WINNOW_ASSIGN_OR_RETURN(const double us, ranks_[0].device->TimeUs(sides_[0].graph->stream(), [&](cuda::Stream) {
+    WINNOW_ASSIGN_OR_RETURN(const double us, ranks_[0].device->TimeUs(sides_[0].graph->stream(), [&](device::Stream) {
       for (int i = 0; i < kGroupSteps && status.ok(); ++i) status = Step();
     }));
     WINNOW_RETURN_IF_ERROR(status);
@@ -197,15 +197,15 @@ absl::StatusOr<SelectedLists> DecodeBatch::Selections() {
   WINNOW_RETURN_IF_ERROR(Synchronize());
   SelectedLists selected{.stride = shape.max_budget};
   selected.entries.resize(shape.num_selections() * shape.max_budget);
-  std::vector<cuda::AttentionList> lists(shape.num_selections());
-  cuda::Device& device = *ranks_[0].device;
-  const cuda::Stream stream = sides_[0].graph->stream();
+  std::vector<device::AttentionList> lists(shape.num_selections());
+  device::Device& device = *ranks_[0].device;
+  const device::Stream stream = sides_[0].graph->stream();
   device.CopyAsync(selected.entries.data(), slots.inbox().pool_indices, selected.entries.size() * sizeof(uint32_t),
                    stream);
   device.CopyAsync(lists.data(), slots.inbox().lists, lists.size() * sizeof(lists[0]), stream);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(stream));
   WINNOW_RETURN_IF_ERROR(CheckWaits());
-  for (const cuda::AttentionList& list : lists) selected.counts.push_back(list.selected_count);
+  for (const device::AttentionList& list : lists) selected.counts.push_back(list.selected_count);
   return selected;
 }
 
@@ -217,7 +217,7 @@ uint32_t DecodeBatch::SelectedLimit() const {
 absl::StatusOr<uint64_t> DecodeBatch::TouchedExperts() {
   uint64_t touched = 0;
   if (sides_[0].layers->touched_experts() == nullptr) return touched;
-  const cuda::Stream stream = sides_[0].graph->stream();
+  const device::Stream stream = sides_[0].graph->stream();
   ranks_[0].device->CopyAsync(&touched, sides_[0].layers->touched_experts(), sizeof(touched), stream);
   WINNOW_RETURN_IF_ERROR(ranks_[0].device->Synchronize(stream));
   return touched;
@@ -239,7 +239,7 @@ absl::StatusOr<double> DecodeBatch::TimeParts(DecodeParts parts) {
   WINNOW_ASSIGN_OR_RETURN(const auto captured, graph.Capture(of_.batch, parts));
   std::vector<double> times;
   for (int i = 0; i < kRepeats + 1; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const double us, ranks_[0].device->TimeUs(graph.stream(), [&](cuda::Stream stream) {
+    WINNOW_ASSIGN_OR_RETURN(const double us, ranks_[0].device->TimeUs(graph.stream(), [&](device::Stream stream) {
       for (int k = 0; k < kLaunches; ++k) captured->Launch(stream);
     }));
     if (i > 0) times.push_back(us / kLaunches);

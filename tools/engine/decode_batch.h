@@ -16,7 +16,7 @@ namespace winnow {
 
 // One GPU of a tensor-parallel group, and the cache rank's GPU beside it, where there is one.
 struct EngineRank {
-  std::unique_ptr<cuda::Device> device, cache_device;
+  std::unique_ptr<device::Device> device, cache_device;
   std::unique_ptr<DeviceWeights> weights;
 };
 
@@ -40,10 +40,11 @@ class DecodeBatch {
     size_t here = 0, beside = 0, host = 0;
     std::string parts = {};  // the arithmetic, in words
   };
-  static Bytes BytesOf(const cuda::CudaTable& table, const EngineSetting& setting, const DecodeCase& of);
+  static Bytes BytesOf(const device::DeviceTable& table, const EngineSetting& setting, const DecodeCase& of);
 
-  static absl::StatusOr<std::unique_ptr<DecodeBatch>> Create(const cuda::CudaTable& table, std::span<EngineRank> ranks,
-                                                             const EngineSetting& setting, const DecodeCase& of);
+  static absl::StatusOr<std::unique_ptr<DecodeBatch>> Create(const device::DeviceTable& table,
+                                                             std::span<EngineRank> ranks, const EngineSetting& setting,
+                                                             const DecodeCase& of);
 
   // Enqueues a step on all GPUs.
   absl::Status Step();
@@ -76,15 +77,15 @@ class DecodeBatch {
     std::unique_ptr<DecodeGraph> graph;
   };
 
-  DecodeBatch(const cuda::CudaTable& table, std::span<EngineRank> ranks, const EngineSetting& setting,
+  DecodeBatch(const device::DeviceTable& table, std::span<EngineRank> ranks, const EngineSetting& setting,
               const DecodeCase& of)
       : table_(table), ranks_(ranks), setting_(setting), of_(of), sides_(ranks.size()) {}
   absl::Status CreateSide(size_t r, TensorParallelGroup& group);
-  absl::Status FillSlots(cuda::Device& device, DecodeSlots& slots);
+  absl::Status FillSlots(device::Device& device, DecodeSlots& slots);
   absl::Status SetRows(DecodeGraph& graph);
   absl::Status CheckWaits() const;
 
-  const cuda::CudaTable& table_;
+  const device::DeviceTable& table_;
   const std::span<EngineRank> ranks_;
   const EngineSetting setting_;
   const DecodeCase of_;

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/status.h"
 #include "common/selection/spec_text.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 #include "tools/engine/decode_breakdown.h"
 #include "tools/engine/prefill_bench.h"
 
@@ -29,7 +29,7 @@ absl::StatusOr<std::unique_ptr<EngineBench>> EngineBench::Open(const ModelConfig
                                                                const BenchEngineOptions& options,
                                                                const BenchEnginePlan& plan, int num_ranks) {
   std::unique_ptr<EngineBench> bench(new EngineBench(config, options, plan, num_ranks));
-  WINNOW_ASSIGN_OR_RETURN(bench->table_, cuda::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(bench->table_, device::LoadPlugin());
   WINNOW_RETURN_IF_ERROR(bench->OpenDevices());
   WINNOW_RETURN_IF_ERROR(bench->MeasureReadRate());
   WINNOW_RETURN_IF_ERROR(bench->LoadWeights());
@@ -47,7 +47,7 @@ absl::Status EngineBench::OpenDevices() {
   const size_t num_ranks = setting_.num_ranks;
   const bool beside = std::count(plan_.placements.begin(), plan_.placements.end(), KvPlacement::kDisaggregated) > 0 &&
                       plan_.devices.size() >= 2 * num_ranks;
-  std::vector<cuda::Device*> opened;
+  std::vector<device::Device*> opened;
   for (size_t r = 0; r < num_ranks; ++r) {
     EngineRank& rank = ranks_.emplace_back();
     WINNOW_ASSIGN_OR_RETURN(rank.device, table_->open_device(plan_.devices[r]));
@@ -56,8 +56,8 @@ absl::Status EngineBench::OpenDevices() {
     WINNOW_ASSIGN_OR_RETURN(rank.cache_device, table_->open_device(plan_.devices[num_ranks + r]));
     opened.push_back(rank.cache_device.get());
   }
-  for (cuda::Device* device : opened) {
-    for (const cuda::Device* peer : opened) {
+  for (device::Device* device : opened) {
+    for (const device::Device* peer : opened) {
       if (peer->ordinal() == device->ordinal()) continue;
       WINNOW_RETURN_IF_ERROR(device->EnablePeerAccess(peer->ordinal()));
     }
@@ -86,11 +86,11 @@ absl::Status EngineBench::MeasureReadRate() {
   constexpr size_t kBytes = size_t{4} << 30;
   WINNOW_ASSIGN_OR_RETURN(const auto memory, device().Allocate(kBytes));
   WINNOW_ASSIGN_OR_RETURN(const auto sum, device().Allocate(256));
-  const cuda::Stream stream = device().NewStream();
+  const device::Stream stream = device().NewStream();
   table_->elementwise->fill_normal(stream, memory->data(), kBytes / 2, options_.seed, 1.0f);
   std::vector<double> times;
   for (int i = 0; i < 9; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(times.emplace_back(), device().TimeUs(stream, [&](cuda::Stream timed) {
+    WINNOW_ASSIGN_OR_RETURN(times.emplace_back(), device().TimeUs(stream, [&](device::Stream timed) {
       table_->probe->read(timed, memory->data(), kBytes, static_cast<uint32_t*>(sum->data()));
     }));
   }
@@ -119,14 +119,14 @@ nlohmann::ordered_json EngineBench::DescriptionJson() const {
 absl::Status EngineBench::CheckFits(const DecodeCase& of) const {
   const DecodeBatch::Bytes bytes = DecodeBatch::BytesOf(*table_, setting_, of);
   // What opening the device saw, less what has been taken since.
-  const auto check = [&](const cuda::Device& gpu, size_t taken, size_t wanted) {
+  const auto check = [&](const device::Device& gpu, size_t taken, size_t wanted) {
     const size_t total = gpu.info().free_bytes, free_bytes = total > taken ? total - taken : 0;
     if (wanted <= free_bytes) return absl::OkStatus();
     return absl::ResourceExhaustedError(absl::StrCat("does not fit: ", bytes.parts, "; GPU ", gpu.ordinal(), " has ",
                                                      InGb(free_bytes), " beside ", InGb(taken),
                                                      " of weights and others"));
   };
-  const cuda::Device* beside = ranks_[0].cache_device.get();
+  const device::Device* beside = ranks_[0].cache_device.get();
   if (of.placement != KvPlacement::kDisaggregated) return check(device(), weights().bytes() + kSlackBytes, bytes.here);
   // A cache rank's GPU may be another inference rank's as well.
   const bool shared = std::any_of(ranks_.begin(), ranks_.end(),

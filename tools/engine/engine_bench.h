@@ -38,7 +38,7 @@ class EngineBench {
  private:
   EngineBench(const ModelConfig& config, const BenchEngineOptions& options, const BenchEnginePlan& plan, int num_ranks)
       : setting_{config, num_ranks, plan.contexts[0], options.weights, options.seed}, options_(options), plan_(plan) {}
-  cuda::Device& device() const { return *ranks_[0].device; }
+  device::Device& device() const { return *ranks_[0].device; }
   const DeviceWeights& weights() const { return *ranks_[0].weights; }
   absl::Status OpenDevices();
   absl::Status LoadWeights();
@@ -54,7 +54,7 @@ class EngineBench {
   EngineSetting setting_;
   const BenchEngineOptions options_;
   const BenchEnginePlan plan_;
-  const cuda::CudaTable* table_ = nullptr;
+  const device::DeviceTable* table_ = nullptr;
   EngineRates rates_;
   std::vector<EngineRank> ranks_;
   std::map<std::string, double> strengths_;  // of specifications that have been tuned, where the next search begins

@@ -23,7 +23,7 @@ Dtype StoredDtype(const GpuCacheSideOptions& options) {
 
 }  // namespace
 
-size_t GpuCacheSide::WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options) {
+size_t GpuCacheSide::WeightBytes(const device::DeviceTable& table, const GpuCacheSideOptions& options) {
   if (options.spec.predictor != Predictor::kDepth) return 0;
   return DeviceWeightBytes(table, options.config, QueryWeightOptions(options));
 }
@@ -37,17 +37,17 @@ DeviceKvShape GpuCacheSide::StoreShape(const GpuCacheSideOptions& options) {
   return shape;
 }
 
-GpuCacheSide::GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options)
+GpuCacheSide::GpuCacheSide(const device::DeviceTable& table, device::Device& device, const GpuCacheSideOptions& options)
     : table_(table), device_(device), options_(options), stream_(device.NewStream(true)) {}
 
-absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const cuda::CudaTable& table, cuda::Device& device,
-                                                                   const DecodeSlots& slots,
+absl::StatusOr<std::unique_ptr<GpuCacheSide>> GpuCacheSide::Create(const device::DeviceTable& table,
+                                                                   device::Device& device, const DecodeSlots& slots,
                                                                    const GpuCacheSideOptions& options) {
   std::unique_ptr<GpuCacheSide> side(new GpuCacheSide(table, device, options));
   DeviceKvShape shape = StoreShape(options);
   const bool in_place = options.rows == RowTier::kInPlace;
   if (in_place) shape.num_blocks = slots.shape().num_slots() / kBlockTokens;
-  cuda::ExchangeShape exchange = slots.shape().exchange();
+  device::ExchangeShape exchange = slots.shape().exchange();
   exchange.layout.dtype = shape.layout.dtype;  // rows come as they are computed, whatever slots hold
   const bool readable = slots.shape().layout.dtype == shape.layout.dtype;
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device.info().free_bytes));
@@ -206,7 +206,7 @@ absl::StatusOr<uint64_t> GpuCacheSide::PushedRows() {
 }
 
 absl::StatusOr<double> GpuCacheSide::TimeActions(SelectAction::Kind kind) {
-  WINNOW_ASSIGN_OR_RETURN(const auto graph, device_.Capture(stream_, [&](cuda::Stream stream) {
+  WINNOW_ASSIGN_OR_RETURN(const auto graph, device_.Capture(stream_, [&](device::Stream stream) {
     for (const SelectAction& action : colocated_->order()) {
       if (action.kind == kind) colocated_->Enqueue(stream, action);
     }
@@ -214,7 +214,7 @@ absl::StatusOr<double> GpuCacheSide::TimeActions(SelectAction::Kind kind) {
   std::vector<double> times;
   for (int i = 0; i < 7; ++i) {
     WINNOW_ASSIGN_OR_RETURN(times.emplace_back(),
-                            device_.TimeUs(stream_, [&](cuda::Stream stream) { graph->Launch(stream); }));
+                            device_.TimeUs(stream_, [&](device::Stream stream) { graph->Launch(stream); }));
   }
   std::nth_element(times.begin(), times.begin() + 3, times.end());
   return times[3];

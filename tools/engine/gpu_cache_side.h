@@ -37,15 +37,15 @@ struct GpuCacheSideOptions {
 class GpuCacheSide {
  public:
   // Device bytes, part by part.
-  static size_t WeightBytes(const cuda::CudaTable& table, const GpuCacheSideOptions& options);
+  static size_t WeightBytes(const device::DeviceTable& table, const GpuCacheSideOptions& options);
   static DeviceKvShape StoreShape(const GpuCacheSideOptions& options);
 
   // Its sequences attend from `slots`, whose memory must be mapped. All arguments outlive it.
-  static absl::StatusOr<std::unique_ptr<GpuCacheSide>> Create(const cuda::CudaTable& table, cuda::Device& device,
+  static absl::StatusOr<std::unique_ptr<GpuCacheSide>> Create(const device::DeviceTable& table, device::Device& device,
                                                               const DecodeSlots& slots,
                                                               const GpuCacheSideOptions& options);
 
-  const cuda::CacheInbox& inbox() const { return inbox_; }
+  const device::CacheInbox& inbox() const { return inbox_; }
   // Layers whose residual it needs, from the first.
   int hidden_layers() const { return colocated_->hidden_layers(); }
   // Of the predictor depth, as the inference rank's weights have it.
@@ -65,7 +65,7 @@ class GpuCacheSide {
   absl::StatusOr<double> TimeActions(SelectAction::Kind kind);
 
  private:
-  GpuCacheSide(const cuda::CudaTable& table, cuda::Device& device, const GpuCacheSideOptions& options);
+  GpuCacheSide(const device::DeviceTable& table, device::Device& device, const GpuCacheSideOptions& options);
   absl::Status FillSequences(const DecodeSlots& slots);
   absl::Status FillSequence(const DecodeSlots& slots, int row);
   absl::StatusOr<uint32_t> OpenInPlace(const DecodeSlots& slots, int row);
@@ -73,15 +73,15 @@ class GpuCacheSide {
   absl::Status QuantizeIntoSlots(const DecodeSlots& slots, int row, int layer, uint32_t first, uint32_t count,
                                  const void* rows);
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
   const GpuCacheSideOptions options_;
-  const cuda::Stream stream_;
-  std::unique_ptr<cuda::DeviceMemory> inbox_memory_;
-  cuda::CacheInbox inbox_;
-  cuda::InferenceInbox peer_;
-  std::unique_ptr<cuda::DeviceMemory> quantized_;  // QuantizeIntoSlots
-  std::unique_ptr<DeviceWeights> weights_;         // of the predictor depth
+  const device::Stream stream_;
+  std::unique_ptr<device::DeviceMemory> inbox_memory_;
+  device::CacheInbox inbox_;
+  device::InferenceInbox peer_;
+  std::unique_ptr<device::DeviceMemory> quantized_;  // QuantizeIntoSlots
+  std::unique_ptr<DeviceWeights> weights_;           // of the predictor depth
   std::unique_ptr<DeviceKvStore> store_;
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;

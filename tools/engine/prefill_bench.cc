@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 // GPU never waits for the host.
 class ChunkSaver {
  public:
-  ChunkSaver(cuda::Device& device, const DevicePrefill& prefill, cuda::FlashD2H& saver, const KvLayout& layout,
+  ChunkSaver(device::Device& device, const DevicePrefill& prefill, device::FlashD2H& saver, const KvLayout& layout,
              std::byte* blocks)
       : prefill_(prefill),
         saver_(saver),
@@ -27,7 +27,7 @@ class ChunkSaver {
         stream_(device.NewStream(true)),
         complete_{NewEvents(device), NewEvents(device)} {}
 
-  void OnRows(cuda::Stream stream, int chunk, int layer) { complete_[chunk % 2][layer]->Record(stream); }
+  void OnRows(device::Stream stream, int chunk, int layer) { complete_[chunk % 2][layer]->Record(stream); }
 
   // Waits for room where two savings are under way.
   void Save(int chunk, uint32_t first, uint32_t count) {
@@ -51,18 +51,18 @@ class ChunkSaver {
   void Await() { saver_.Await(ticket_); }
 
  private:
-  using Events = std::vector<std::unique_ptr<cuda::Event>>;
-  Events NewEvents(cuda::Device& device) const {
+  using Events = std::vector<std::unique_ptr<device::Event>>;
+  Events NewEvents(device::Device& device) const {
     Events events;
     for (int layer = 0; layer < layout_.num_layers; ++layer) events.push_back(device.NewEvent());
     return events;
   }
 
   const DevicePrefill& prefill_;
-  cuda::FlashD2H& saver_;
+  device::FlashD2H& saver_;
   const KvLayout layout_;
   std::byte* const blocks_;
-  const cuda::Stream stream_;
+  const device::Stream stream_;
   const std::array<Events, 2> complete_;  // of even and odd chunks, by layer
   uint64_t ticket_ = 0;
 };
@@ -75,12 +75,12 @@ absl::StatusOr<double> PrefillBench::GemmRate() {
   WINNOW_ASSIGN_OR_RETURN(const auto workspace,
                           device_.Allocate(std::max<size_t>(256, table_.matmul->prefill_workspace_bytes(kSize))));
   auto* const data = static_cast<std::byte*>(memory->data());
-  const cuda::Stream stream = device_.NewStream();
+  const device::Stream stream = device_.NewStream();
   table_.elementwise->fill_normal(stream, data, 2 * kSize * kSize, options_.seed, 1.0f);
   const auto plans = table_.matmul->open_prefill_plans();
   std::vector<double> times;
   for (int i = 0; i < 12; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const double us, device_.TimeUs(stream, [&](cuda::Stream timed) {
+    WINNOW_ASSIGN_OR_RETURN(const double us, device_.TimeUs(stream, [&](device::Stream timed) {
       table_.matmul->prefill_matmul(timed,
                                     {.plans = plans.get(),
                                      .x = data,
@@ -115,9 +115,9 @@ absl::StatusOr<double> PrefillBench::TimeUntilSaved(DevicePrefill& prefill, cons
   const KvLayout layout = weights_.config().kv_layout(Dtype::kBf16);
   const auto chunk_tokens = static_cast<uint32_t>(options_.chunk_tokens);
   WINNOW_ASSIGN_OR_RETURN(const auto saver,
-                          cuda::FlashD2H::Create(device_, chunk_tokens * layout.row_bytes(), kSaverThreads));
+                          device::FlashD2H::Create(device_, chunk_tokens * layout.row_bytes(), kSaverThreads));
   ChunkSaver chunks(device_, prefill, *saver, layout, blocks);
-  const cuda::Stream stream = device_.NewStream();
+  const device::Stream stream = device_.NewStream();
   WINNOW_RETURN_IF_ERROR(device_.SynchronizeAll());
   const Clock::time_point begin = Clock::now();
   const auto count_of = [&](uint32_t first) { return std::min(chunk_tokens, tokens - first); };
@@ -145,13 +145,13 @@ absl::StatusOr<PrefillMeasurement> PrefillBench::Run(uint32_t tokens) {
   std::mt19937_64 random(options_.seed);
   for (uint32_t& id : ids) id = static_cast<uint32_t>(random() % weights_.config().vocab_size);
   WINNOW_ASSIGN_OR_RETURN(const auto device_ids, device_.Allocate(tokens * sizeof(uint32_t)));
-  const cuda::Stream stream = device_.NewStream(true);
+  const device::Stream stream = device_.NewStream(true);
   device_.CopyAsync(device_ids->data(), ids.data(), tokens * sizeof(uint32_t), stream);
   WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream));
   const auto* on_device = static_cast<const uint32_t*>(device_ids->data());
   std::vector<double> times, until_saved;
   for (int i = 0; i < kRepeats; ++i) {
-    WINNOW_ASSIGN_OR_RETURN(const double us, device_.TimeUs(stream, [&](cuda::Stream timed) {
+    WINNOW_ASSIGN_OR_RETURN(const double us, device_.TimeUs(stream, [&](device::Stream timed) {
       for (uint32_t done = 0; done < tokens; done += options_.chunk_tokens) {
         const auto count = std::min<uint32_t>(options_.chunk_tokens, tokens - done);
         prefill->Chunk(timed, on_device + done, done, static_cast<int>(count));

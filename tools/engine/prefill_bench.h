@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/prefill/flash_d2h.h"
+#include "kernels/device/flash_d2h.h"
 #include "model/device/device_prefill.h"
 #include "tools/engine/measurement.h"
 
@@ -19,7 +19,8 @@ class PrefillBench {
     int chunk_tokens = 4096;
     uint64_t seed = 1;
   };
-  PrefillBench(const cuda::CudaTable& table, cuda::Device& device, const DeviceWeights& weights, const Options& options)
+  PrefillBench(const device::DeviceTable& table, device::Device& device, const DeviceWeights& weights,
+               const Options& options)
       : table_(table), device_(device), weights_(weights), options_(options) {}
 
   absl::StatusOr<PrefillMeasurement> Run(uint32_t tokens);
@@ -31,8 +32,8 @@ class PrefillBench {
   absl::StatusOr<double> TimeUntilSaved(DevicePrefill& prefill, const uint32_t* ids, uint32_t tokens,
                                         std::byte* blocks);
 
-  const cuda::CudaTable& table_;
-  cuda::Device& device_;
+  const device::DeviceTable& table_;
+  device::Device& device_;
   const DeviceWeights& weights_;
   const Options options_;
 };

@@ -30,13 +30,13 @@ constexpr size_t kMaxUnderWay = 48;
 // Staging of one direction: the same offsets in pinned memory and in the GPU's. Kept by payloads that outlive the path.
 class Staging final : public PayloadMemory {
  public:
-  static absl::StatusOr<std::shared_ptr<Staging>> Create(std::shared_ptr<cuda::Device> device, size_t bytes) {
+  static absl::StatusOr<std::shared_ptr<Staging>> Create(std::shared_ptr<device::Device> device, size_t bytes) {
     auto staging = std::make_shared<Staging>(std::move(device), bytes);
     WINNOW_ASSIGN_OR_RETURN(staging->host_, staging->device_->AllocatePinned(bytes));
     WINNOW_ASSIGN_OR_RETURN(staging->gpu_, staging->device_->Allocate(bytes));
     return staging;
   }
-  Staging(std::shared_ptr<cuda::Device> device, size_t bytes)
+  Staging(std::shared_ptr<device::Device> device, size_t bytes)
       : device_(std::move(device)), arena_(bytes, kSmallestPart) {}
 
   std::optional<size_t> Take(size_t bytes) { return arena_.Take(bytes); }
@@ -48,15 +48,15 @@ class Staging final : public PayloadMemory {
   size_t OffsetOf(const std::byte* payload) const { return static_cast<size_t>(payload - host(0)); }
 
  private:
-  const std::shared_ptr<cuda::Device> device_;
+  const std::shared_ptr<device::Device> device_;
   BuddyArena arena_;
-  std::unique_ptr<cuda::DeviceMemory> host_, gpu_;
+  std::unique_ptr<device::DeviceMemory> host_, gpu_;
 };
 
 // One direction: its communicator, and its streams, so that the copy of a payload runs beside the operation of another.
 struct Direction {
-  std::unique_ptr<cuda::NcclPair> pair;
-  cuda::Stream stream = nullptr, copy_stream = nullptr;
+  std::unique_ptr<device::NcclPair> pair;
+  device::Stream stream = nullptr, copy_stream = nullptr;
   std::shared_ptr<Staging> staging;
 };
 
@@ -65,7 +65,7 @@ struct Direction {
 class EndingPairs {
  public:
   // `device` outlives the pair.
-  void Add(std::unique_ptr<cuda::NcclPair> pair, std::shared_ptr<cuda::Device> device) {
+  void Add(std::unique_ptr<device::NcclPair> pair, std::shared_ptr<device::Device> device) {
     std::erase_if(ending_, [](const std::future<void>& end) {
       return end.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
     });
@@ -82,8 +82,8 @@ class EndingPairs {
 
 class NcclPath final : public PayloadPath {
  public:
-  NcclPath(const cuda::CudaTable& table, const NcclPathOptions& options, std::shared_ptr<EndingPairs> ending,
-           std::shared_ptr<cuda::Device> device, std::string id)
+  NcclPath(const device::DeviceTable& table, const NcclPathOptions& options, std::shared_ptr<EndingPairs> ending,
+           std::shared_ptr<device::Device> device, std::string id)
       : table_(table), options_(options), ending_(std::move(ending)), device_(std::move(device)), id_(std::move(id)) {
     AppendText(local_address_, id_);
     AppendText(local_address_, device_->info().pci_bus_id);
@@ -94,7 +94,7 @@ class NcclPath final : public PayloadPath {
     Abort(absl::CancelledError("the channel was closed"));
     if (opener_.joinable()) opener_.join();
     // Aborted operations end soon, and copies by themselves; the memory stays until then.
-    for (cuda::Stream stream : {out_.copy_stream, out_.stream, in_.stream, in_.copy_stream}) {
+    for (device::Stream stream : {out_.copy_stream, out_.stream, in_.stream, in_.copy_stream}) {
       if (stream != nullptr) device_->Synchronize(stream).IgnoreError();
     }
     for (Direction* direction : {&out_, &in_}) ending_->Add(std::move(direction->pair), device_);
@@ -145,7 +145,7 @@ class NcclPath final : public PayloadPath {
   absl::StatusOr<PayloadRef> Send(std::byte* payload, size_t bytes) override {
     const size_t offset = out_.staging->OffsetOf(payload);
     device_->CopyAsync(out_.staging->gpu(offset), payload, bytes, out_.copy_stream);
-    std::unique_ptr<cuda::Event> copied = Record(out_.copy_stream);
+    std::unique_ptr<device::Event> copied = Record(out_.copy_stream);
     copied->Hold(out_.stream);
     WINNOW_RETURN_IF_ERROR(out_.pair->Send(out_.stream, out_.staging->gpu(offset), bytes));
     sending_.push_back({offset, std::move(copied), Record(out_.stream)});
@@ -187,16 +187,16 @@ class NcclPath final : public PayloadPath {
   static constexpr size_t kBootIdBytes = 40;
   struct Sending {
     size_t offset;
-    std::unique_ptr<cuda::Event> copied, sent;
+    std::unique_ptr<device::Event> copied, sent;
   };
   struct Receiving {
     size_t bytes = 0;
     size_t offset = 0;
-    std::unique_ptr<cuda::Event> received = nullptr, arrived = nullptr;  // null: not posted yet
+    std::unique_ptr<device::Event> received = nullptr, arrived = nullptr;  // null: not posted yet
   };
 
-  std::unique_ptr<cuda::Event> Record(cuda::Stream stream) {
-    std::unique_ptr<cuda::Event> event;
+  std::unique_ptr<device::Event> Record(device::Stream stream) {
+    std::unique_ptr<device::Event> event;
     if (events_.empty()) {
       event = device_->NewEvent();
     } else {
@@ -244,19 +244,19 @@ class NcclPath final : public PayloadPath {
     if (peer_id < id_) std::swap(order[0], order[1]);
     for (Direction* direction : order) {
       const bool sends = direction == &out_;
-      cuda::NcclPairOptions options;
+      device::NcclPairOptions options;
       options.connect_timeout_ms = options_.connect_timeout_ms;
       options.operation_timeout_ms = options_.operation_timeout_ms;
       options.is_cancelled = [this] { return given_up_.load(std::memory_order_acquire); };
       // A direction's communicator is that of its sender's id, and the sender is rank 0.
-      absl::StatusOr<std::unique_ptr<cuda::NcclPair>> pair =
+      absl::StatusOr<std::unique_ptr<device::NcclPair>> pair =
           table_.open_nccl_pair(*device_, sends ? id_ : peer_id, sends ? 0 : 1, options);
       if (!pair.ok()) return Abort(pair.status());
       const std::lock_guard lock(mutex_);
       direction->pair = *std::move(pair);
       if (!failed_.ok()) return direction->pair->Abort(failed_);
     }
-    const std::unique_ptr<cuda::Event> done = device_->NewEvent();
+    const std::unique_ptr<device::Event> done = device_->NewEvent();
     for (Direction* direction : order) {
       for (size_t bytes = kSmallestPart; bytes <= wire::kMaxPayloadBytes; bytes *= 2) {
         const absl::Status posted = direction == &out_
@@ -297,13 +297,13 @@ class NcclPath final : public PayloadPath {
     return in_.pair->status();
   }
 
-  const cuda::CudaTable& table_;
+  const device::DeviceTable& table_;
   const NcclPathOptions options_;
   const std::shared_ptr<EndingPairs> ending_;
-  const std::shared_ptr<cuda::Device> device_;  // of the opener until standing_, then of the channel
+  const std::shared_ptr<device::Device> device_;  // of the opener until standing_, then of the channel
   const std::string id_;
   std::string local_address_;
-  std::vector<std::unique_ptr<cuda::Event>> events_;  // to be used again
+  std::vector<std::unique_ptr<device::Event>> events_;  // to be used again
   std::deque<Sending> sending_;
   std::deque<Receiving> receiving_;
   size_t num_posted_ = 0;  // of receiving_, at its front
@@ -319,13 +319,13 @@ class NcclPath final : public PayloadPath {
 
 }  // namespace
 
-PayloadPathKind NcclPaths(const cuda::CudaTable& table, const NcclPathOptions& options) {
+PayloadPathKind NcclPaths(const device::DeviceTable& table, const NcclPathOptions& options) {
   return {.name = "nccl",
           .make = [&table, options, ending = std::make_shared<EndingPairs>()](
                       size_t window_bytes) -> absl::StatusOr<std::unique_ptr<PayloadPath>> {
             if (table.new_nccl_id == nullptr) return absl::UnavailableError("this backend has no NCCL");
             WINNOW_ASSIGN_OR_RETURN(std::string id, table.new_nccl_id());
-            WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<cuda::Device> device, table.open_device(options.ordinal));
+            WINNOW_ASSIGN_OR_RETURN(std::shared_ptr<device::Device> device, table.open_device(options.ordinal));
             auto path = std::make_unique<NcclPath>(table, options, ending, std::move(device), std::move(id));
             WINNOW_RETURN_IF_ERROR(path->Open(window_bytes));
             return path;

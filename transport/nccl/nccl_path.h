@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "transport/payload_path.h"
 
 namespace winnow {
@@ -18,6 +18,6 @@ struct NcclPathOptions {
 // headers go ahead by the channel and name the payload's size, which both sides round up to a power of two. An
 // operation holds the GPU's copy of NCCL's kernel until both sides have come to it: at most operation_timeout_ms, and
 // no longer than the peer lives where that is seen (same host), or the channel is closed.
-PayloadPathKind NcclPaths(const cuda::CudaTable& table, const NcclPathOptions& options);
+PayloadPathKind NcclPaths(const device::DeviceTable& table, const NcclPathOptions& options);
 
 }  // namespace winnow

@@ -45,7 +45,7 @@ class P2pPath final : public PayloadPath {
 
 }  // namespace
 
-PayloadPathKind P2pPaths(cuda::Device* device) {
+PayloadPathKind P2pPaths(device::Device* device) {
   return {.name = "p2p", .make = [device](size_t window_bytes) -> absl::StatusOr<std::unique_ptr<PayloadPath>> {
             SharedMemoryPathOptions options{.window_bytes = window_bytes, .pin = {}};
             if (device != nullptr)

@@ -9,9 +9,9 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr uint32_t kMagic = 0x31504c57;  // "WLP1": grows with the layout
@@ -160,4 +160,4 @@ absl::Status PeerLink::status() const {
   return absl::OkStatus();
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/device/device.h"
+#include "kernels/device/device.h"
 #include "transport/peer/peer_watch.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 struct PeerLinkOptions {
   int liveness_socket = -1;     // see PeerWatch; borrowed for the link's life
@@ -73,4 +73,4 @@ class PeerLink {
   std::unique_ptr<PeerWatch> watch_;  // last: its thread uses the rest
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

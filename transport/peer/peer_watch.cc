@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/check.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 absl::StatusOr<std::unique_ptr<PeerWatch>> PeerWatch::Start(pid_t pid, int socket, std::function<void()> on_end) {
   WINNOW_CHECK(pid > 0 || socket >= 0);
@@ -53,4 +53,4 @@ void PeerWatch::Run() {
   if (watched[0].revents == 0) on_end_();
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

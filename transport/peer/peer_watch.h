@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Watches a process of this host and tells once that it has ended.
 //
@@ -35,4 +35,4 @@ class PeerWatch {
   std::thread thread_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

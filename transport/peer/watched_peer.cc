@@ -43,8 +43,8 @@ absl::Status WatchedPeer::Watch(std::string_view peer, std::function<void(const 
   if (std::memcmp(process.boot_id, self.boot_id, sizeof(self.boot_id)) != 0) return absl::OkStatus();
   if (process.pid_namespace != self.pid_namespace || process.pid == self.pid) return absl::OkStatus();
   name_ = absl::StrCat("process ", process.pid);
-  absl::StatusOr<std::unique_ptr<cuda::PeerWatch>> watch =
-      cuda::PeerWatch::Start(static_cast<pid_t>(process.pid), /*socket=*/-1, [this, on_end = std::move(on_end)] {
+  absl::StatusOr<std::unique_ptr<device::PeerWatch>> watch =
+      device::PeerWatch::Start(static_cast<pid_t>(process.pid), /*socket=*/-1, [this, on_end = std::move(on_end)] {
         ended_.store(true, std::memory_order_release);
         on_end(Ended());
       });

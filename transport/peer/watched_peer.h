@@ -30,7 +30,7 @@ class WatchedPeer {
 
   std::string name_;
   std::atomic<bool> ended_{false};
-  std::unique_ptr<cuda::PeerWatch> watch_;  // last: its thread uses the rest
+  std::unique_ptr<device::PeerWatch> watch_;  // last: its thread uses the rest
 };
 
 }  // namespace winnow

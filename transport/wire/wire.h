@@ -104,8 +104,8 @@ struct FrameHeader {
 static_assert(sizeof(FrameHeader) == 96 && std::is_trivially_copyable_v<FrameHeader>);
 
 // FrameHeader::flags of kStepPlan: the plan runs over the peer link, between the two GPUs
-// (kernels/cuda/step/exchange.h). Rows, and what is selected for them, travel without frames; PlanRow::flags is the row
-// of the batch, apply_position the number of the step, which grows from plan to plan of a link.
+// (kernels/device/params/exchange.h). Rows, and what is selected for them, travel without frames; PlanRow::flags is the
+// row of the batch, apply_position the number of the step, which grows from plan to plan of a link.
 inline constexpr uint32_t kPlanByPeer = 1;
 // Of a wait on the inference rank, a backstop: the other host may have much to do before it begins its part. The end of
 // its process ends all waits at once. A cache rank waits longer: what it waits for may wait for another cache rank.

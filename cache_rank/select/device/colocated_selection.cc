@@ -7,9 +7,9 @@
 
 namespace winnow {
 
-ColocatedSelection::ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection,
-                                       const PlanBucket& bucket, const cuda::CacheInbox& inbox,
-                                       const cuda::InferenceInbox& peer, int num_layers,
+ColocatedSelection::ColocatedSelection(device::Device& device, DevicePlan& plan, DeviceSelection& selection,
+                                       const PlanBucket& bucket, const device::CacheInbox& inbox,
+                                       const device::InferenceInbox& peer, int num_layers,
                                        std::span<const uint32_t> windows)
     : plan_(plan),
       selection_(selection),
@@ -35,7 +35,7 @@ absl::Status ColocatedSelection::CountPlan() {
   return absl::OkStatus();
 }
 
-void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action) {
+void ColocatedSelection::Enqueue(device::Stream stream, const SelectAction& action) {
   switch (action.kind) {
     case SelectAction::Kind::kWaitHidden:
     case SelectAction::Kind::kWaitRows:
@@ -61,7 +61,7 @@ void ColocatedSelection::Enqueue(cuda::Stream stream, const SelectAction& action
   }
 }
 
-void ColocatedSelection::BeginPlan(cuda::Stream stream) {
+void ColocatedSelection::BeginPlan(device::Stream stream) {
   stream_ = stream;
   next_action_ = 0;
   hidden_seen_ = rows_seen_ = -1;
@@ -89,7 +89,7 @@ void ColocatedSelection::MeasureBehind(const SelectAction& action) {
   selection_.EnqueueMass(stream_, bucket_, action.layer, peer_);
 }
 
-void ColocatedSelection::OnHidden(cuda::Stream stream, int layer) {
+void ColocatedSelection::OnHidden(device::Stream stream, int layer) {
   hidden_seen_ = layer;
   hidden_->Record(stream);
   hidden_->Hold(stream_);

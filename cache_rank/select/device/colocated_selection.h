@@ -6,7 +6,7 @@
 #include "cache_rank/select/device/device_plan.h"
 #include "cache_rank/select/device/device_selection.h"
 #include "cache_rank/select/device/select_order.h"
-#include "kernels/cuda/step/exchange.h"
+#include "kernels/device/params/exchange.h"
 #include "model/device/decode_graph.h"
 
 namespace winnow {
@@ -18,12 +18,12 @@ namespace winnow {
 class ColocatedSelection final : public ColocatedCache {
  public:
   // `windows`: as in SelectOrder.
-  ColocatedSelection(cuda::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
-                     const cuda::CacheInbox& inbox, const cuda::InferenceInbox& peer, int num_layers,
+  ColocatedSelection(device::Device& device, DevicePlan& plan, DeviceSelection& selection, const PlanBucket& bucket,
+                     const device::CacheInbox& inbox, const device::InferenceInbox& peer, int num_layers,
                      std::span<const uint32_t> windows = {});
 
-  void BeginPlan(cuda::Stream stream) override;
-  void OnHidden(cuda::Stream stream, int layer) override;
+  void BeginPlan(device::Stream stream) override;
+  void OnHidden(device::Stream stream, int layer) override;
   void OnRows(int layer) override;
   void EndPlan() override;
 
@@ -40,7 +40,7 @@ class ColocatedSelection final : public ColocatedCache {
   int hidden_layers() const;
   const std::vector<SelectAction>& order() const { return order_; }
   // Enqueues one action without waiting for what it reads.
-  void Enqueue(cuda::Stream stream, const SelectAction& action);
+  void Enqueue(device::Stream stream, const SelectAction& action);
 
  private:
   // Enqueues what comes next in the order, up to the first wait for something that has not been seen.
@@ -53,13 +53,13 @@ class ColocatedSelection final : public ColocatedCache {
   PlanBucket bucket_;
   bool measures_ = false;
   const uint32_t* step_positions_ = nullptr;
-  const cuda::CacheInbox inbox_;
-  const cuda::InferenceInbox peer_;
+  const device::CacheInbox inbox_;
+  const device::InferenceInbox peer_;
   const std::vector<SelectAction> order_;
-  const std::unique_ptr<cuda::Event> hidden_;
+  const std::unique_ptr<device::Event> hidden_;
 
   // While a step is captured.
-  cuda::Stream stream_ = nullptr;  // the step's
+  device::Stream stream_ = nullptr;  // the step's
   size_t next_action_ = 0;
   int hidden_seen_ = -1, rows_seen_ = -1;  // last layer of each
   std::vector<bool> pushed_, appended_;    // by layer

@@ -30,8 +30,8 @@ size_t IndexBlockBytes(const KvLayout& layout) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> DeviceIndexSelector::Create(const cuda::CudaTable* table,
-                                                                                 std::unique_ptr<cuda::Device> device,
+absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> DeviceIndexSelector::Create(const device::DeviceTable* table,
+                                                                                 std::unique_ptr<device::Device> device,
                                                                                  const KvLayout& layout,
                                                                                  const SelectionModel& model,
                                                                                  const Options& options) {
@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> DeviceIndexSelector::Create
   return selector;
 }
 
-DeviceIndexSelector::DeviceIndexSelector(const cuda::CudaTable* table, std::unique_ptr<cuda::Device> device,
+DeviceIndexSelector::DeviceIndexSelector(const device::DeviceTable* table, std::unique_ptr<device::Device> device,
                                          const KvLayout& layout, const SelectionModel& model, const Options& options)
     : table_(table),
       device_(std::move(device)),
@@ -62,22 +62,22 @@ DeviceIndexSelector::DeviceIndexSelector(const cuda::CudaTable* table, std::uniq
       options_(options),
       stream_(device_->NewStream(true)) {}
 
-void DeviceIndexSelector::Carve(cuda::Arena& arena, Exchange& exchange) {
+void DeviceIndexSelector::Carve(device::Arena& arena, Exchange& exchange) {
   exchange.rows = arena.TakeArray<uint16_t>(num_lists() * 2 * layout_.head_dim);
   exchange.queries =
       arena.TakeArray<float>(static_cast<size_t>(options_.max_items) * layout_.num_query_heads * layout_.head_dim);
-  exchange.lists = arena.TakeArray<cuda::SelectionList>(num_lists());
+  exchange.lists = arena.TakeArray<device::SelectionList>(num_lists());
   exchange.positions = arena.TakeArray<uint32_t>(num_lists());
   exchange.counts = arena.TakeArray<uint32_t>(num_lists());
   exchange.selected = arena.TakeArray<uint32_t>(num_lists() * options_.max_budget);
 }
 
 absl::Status DeviceIndexSelector::Allocate() {
-  cuda::Arena counting(nullptr);
+  device::Arena counting(nullptr);
   Carve(counting, host_);
   WINNOW_ASSIGN_OR_RETURN(host_memory_, device_->AllocatePinned(counting.used_bytes()));
   WINNOW_ASSIGN_OR_RETURN(device_memory_, device_->Allocate(counting.used_bytes()));
-  cuda::Arena host(host_memory_->data()), device(device_memory_->data());
+  device::Arena host(host_memory_->data()), device(device_memory_->data());
   Carve(host, host_);
   Carve(device, device_side_);
   const size_t chunk_bytes = kChunkTokens * layout_.num_kv_heads * layout_.row_bytes();
@@ -93,7 +93,7 @@ absl::Status DeviceIndexSelector::Allocate() {
   // Pages may be scored or not: the greater scratch.
   SelectionSpec two_stage;
   two_stage.scorer = Scorer::kTwoStage;
-  cuda::SelectParams greatest = SelectParams(two_stage, 0, options_.max_items, options_.max_positions);
+  device::SelectParams greatest = SelectParams(two_stage, 0, options_.max_items, options_.max_positions);
   greatest.pages = {.bounds = device_memory_->data(), .page_tokens = static_cast<int>(kPageTokens)};
   greatest.max_budget = options_.max_budget;
   const size_t scratch_bytes = table_->selection->select_scratch_bytes(greatest);
@@ -199,21 +199,21 @@ void DeviceIndexSelector::FillItem(int layer, size_t index, const Item& item) {
   }
 }
 
-cuda::SelectParams DeviceIndexSelector::SelectParams(const SelectionSpec& spec, size_t first, size_t count,
-                                                     uint32_t max_keys) const {
+device::SelectParams DeviceIndexSelector::SelectParams(const SelectionSpec& spec, size_t first, size_t count,
+                                                       uint32_t max_keys) const {
   const size_t entry = first * layout_.num_kv_heads;
-  cuda::SelectParams params{.lists = device_side_.lists + entry,
-                            .num_lists = static_cast<int>(count) * layout_.num_kv_heads,
-                            .keys = {},
-                            .pages = {},
-                            .head_dim = layout_.head_dim,
-                            .group = layout_.group_size(),
-                            .queries = device_side_.queries,
-                            .scale = model_.attention_scale,
-                            .max_keys = max_keys,
-                            .max_budget = spec.budget_tokens,
-                            .selected = device_side_.selected + entry * options_.max_budget,
-                            .counts = device_side_.counts + entry};
+  device::SelectParams params{.lists = device_side_.lists + entry,
+                              .num_lists = static_cast<int>(count) * layout_.num_kv_heads,
+                              .keys = {},
+                              .pages = {},
+                              .head_dim = layout_.head_dim,
+                              .group = layout_.group_size(),
+                              .queries = device_side_.queries,
+                              .scale = model_.attention_scale,
+                              .max_keys = max_keys,
+                              .max_budget = spec.budget_tokens,
+                              .selected = device_side_.selected + entry * options_.max_budget,
+                              .counts = device_side_.counts + entry};
   if (scratch_ != nullptr) params.scratch = scratch_->data();
   if (store_ != nullptr) {
     params.blocks = store_->blocks();
@@ -250,7 +250,7 @@ absl::Status DeviceIndexSelector::SelectOrFail(int layer, std::span<const Item> 
   device_->CopyAsync(device_side_.rows, begin, static_cast<size_t>(end - begin), stream_);
 
   const int heads = layout_.num_kv_heads;
-  cuda::AppendParams append = store_->append_params();
+  device::AppendParams append = store_->append_params();
   append.rows = device_side_.rows;
   append.num_lists = static_cast<int>(items.size()) * heads;
   append.positions = device_side_.positions;
@@ -261,7 +261,7 @@ absl::Status DeviceIndexSelector::SelectOrFail(int layer, std::span<const Item> 
     const SelectionSpec& spec = items[first].sequence->spec;
     size_t count = 1;
     while (first + count < items.size() && SelectAlike(items[first + count].sequence->spec, spec)) ++count;
-    cuda::SelectParams params = SelectParams(spec, first, count, max_keys);
+    device::SelectParams params = SelectParams(spec, first, count, max_keys);
     params.none_below =
         std::all_of(items.begin() + static_cast<int64_t>(first), items.begin() + static_cast<int64_t>(first + count),
                     [&](const Item& item) { return NoneBelow(spec, item.position); });

@@ -9,7 +9,7 @@
 #include "cache_rank/select/host/select_head.h"
 #include "cache_rank/step/batch_selector.h"
 #include "cache_rank/store/device/device_kv_store.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -29,8 +29,8 @@ class DeviceIndexSelector final : public BatchSelector {
 
   // FAILED_PRECONDITION for rows that are not bf16 and heads that kernels do not know, RESOURCE_EXHAUSTED where the
   // index of a single sequence would not fit. `table` outlives it.
-  static absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> Create(const cuda::CudaTable* table,
-                                                                     std::unique_ptr<cuda::Device> device,
+  static absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> Create(const device::DeviceTable* table,
+                                                                     std::unique_ptr<device::Device> device,
                                                                      const KvLayout& layout,
                                                                      const SelectionModel& model,
                                                                      const Options& options);
@@ -51,33 +51,33 @@ class DeviceIndexSelector final : public BatchSelector {
   };
   // What Select sends and gets, at the same offsets in pinned and in device memory.
   struct Exchange {
-    uint16_t* rows = nullptr;              // [max_items][num_kv_heads][2 * head_dim] of one position each
-    float* queries = nullptr;              // [max_items][num_query_heads][head_dim]
-    cuda::SelectionList* lists = nullptr;  // [max_items][num_kv_heads]
-    uint32_t* positions = nullptr;         // [max_items][num_kv_heads]
-    uint32_t* counts = nullptr;            // [max_items][num_kv_heads]
-    uint32_t* selected = nullptr;          // [max_items][num_kv_heads][max_budget]
+    uint16_t* rows = nullptr;                // [max_items][num_kv_heads][2 * head_dim] of one position each
+    float* queries = nullptr;                // [max_items][num_query_heads][head_dim]
+    device::SelectionList* lists = nullptr;  // [max_items][num_kv_heads]
+    uint32_t* positions = nullptr;           // [max_items][num_kv_heads]
+    uint32_t* counts = nullptr;              // [max_items][num_kv_heads]
+    uint32_t* selected = nullptr;            // [max_items][num_kv_heads][max_budget]
   };
 
-  DeviceIndexSelector(const cuda::CudaTable* table, std::unique_ptr<cuda::Device> device, const KvLayout& layout,
+  DeviceIndexSelector(const device::DeviceTable* table, std::unique_ptr<device::Device> device, const KvLayout& layout,
                       const SelectionModel& model, const Options& options);
   absl::Status Allocate();
-  void Carve(cuda::Arena& arena, Exchange& exchange);
+  void Carve(device::Arena& arena, Exchange& exchange);
   absl::Status SelectOrFail(int layer, std::span<const Item> items);
   absl::Status IndexUpTo(IndexedSequence& indexed, const CachedSequence& sequence, int layer, uint32_t end);
   void FillItem(int layer, size_t index, const Item& item);
-  cuda::SelectParams SelectParams(const SelectionSpec& spec, size_t first, size_t count, uint32_t max_keys) const;
+  device::SelectParams SelectParams(const SelectionSpec& spec, size_t first, size_t count, uint32_t max_keys) const;
   size_t num_lists() const { return static_cast<size_t>(options_.max_items) * layout_.num_kv_heads; }
 
-  const cuda::CudaTable* const table_;
-  const std::unique_ptr<cuda::Device> device_;
+  const device::DeviceTable* const table_;
+  const std::unique_ptr<device::Device> device_;
   const KvLayout layout_;
   const SelectionModel model_;
   const Options options_;
-  const cuda::Stream stream_;
+  const device::Stream stream_;
   std::unique_ptr<DeviceKvStore> store_;
-  std::unique_ptr<cuda::DeviceMemory> host_memory_, device_memory_, scratch_;
-  std::unique_ptr<cuda::DeviceMemory> host_chunk_, device_chunk_;  // rows of IndexUpTo
+  std::unique_ptr<device::DeviceMemory> host_memory_, device_memory_, scratch_;
+  std::unique_ptr<device::DeviceMemory> host_chunk_, device_chunk_;  // rows of IndexUpTo
   Exchange host_, device_side_;
   std::unordered_map<uint64_t, IndexedSequence> indexed_;
 };

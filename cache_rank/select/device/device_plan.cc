@@ -7,7 +7,7 @@
 
 namespace winnow {
 
-absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const cuda::CudaTable* table, cuda::Device* device,
+absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const device::DeviceTable* table, device::Device* device,
                                                                const DeviceKvStore* store, const SelectionSpec& spec,
                                                                int max_rows, uint32_t max_budget) {
   if (max_rows < 1 || max_rows > 64) {
@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<DevicePlan>> DevicePlan::Create(const cuda::CudaT
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, store->shape().rows));
   std::unique_ptr<DevicePlan> plan(new DevicePlan(table, device, store, spec, max_rows, max_budget));
   WINNOW_ASSIGN_OR_RETURN(plan->memory_, device->Allocate(plan->DeviceBytes()));
-  cuda::Arena arena(plan->memory_->data());
+  device::Arena arena(plan->memory_->data());
   plan->Carve(arena);
   return plan;
 }
@@ -27,12 +27,12 @@ std::unique_ptr<DevicePlan> DevicePlan::Unallocated(const DeviceKvStore* store, 
 }
 
 size_t DevicePlan::DeviceBytes() {
-  cuda::Arena counting(nullptr);
+  device::Arena counting(nullptr);
   Carve(counting);
   return counting.used_bytes();
 }
 
-DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store,
+DevicePlan::DevicePlan(const device::DeviceTable* table, device::Device* device, const DeviceKvStore* store,
                        const SelectionSpec& spec, int max_rows, uint32_t max_budget)
     : table_(table),
       device_(device),
@@ -40,14 +40,14 @@ DevicePlan::DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const
       spec_(spec),
       max_rows_(max_rows),
       max_budget_(max_budget != 0 ? max_budget : GreatestHeadBudget(spec, layout().num_lists())),
-      next_positions_(max_rows, cuda::kNoPosition),
+      next_positions_(max_rows, device::kNoPosition),
       sequences_(max_rows),
       prompt_tokens_(max_rows),
       lists_(num_lists()),
       residency_(num_lists()),
       targets_(num_lists()) {}
 
-void DevicePlan::Carve(cuda::Arena& arena) {
+void DevicePlan::Carve(device::Arena& arena) {
   const size_t row_heads = static_cast<size_t>(max_rows_) * layout().num_kv_heads;
   arrays_.plan = arena.TakeArray<uint32_t>(1);
   arrays_.next_positions = arena.TakeArray<uint32_t>(max_rows_);
@@ -55,9 +55,9 @@ void DevicePlan::Carve(cuda::Arena& arena) {
   arrays_.list_positions = arena.TakeArray<uint32_t>(row_heads);
   arrays_.sequences = arena.TakeArray<uint32_t>(max_rows_);
   arrays_.prompt_tokens = arena.TakeArray<uint32_t>(max_rows_);
-  arrays_.lists = arena.TakeArray<cuda::SelectionList>(num_lists());
-  arrays_.residency = arena.TakeArray<cuda::ResidencyList>(num_lists());
-  arrays_.targets = arena.TakeArray<cuda::PushTarget>(num_lists());
+  arrays_.lists = arena.TakeArray<device::SelectionList>(num_lists());
+  arrays_.residency = arena.TakeArray<device::ResidencyList>(num_lists());
+  arrays_.targets = arena.TakeArray<device::PushTarget>(num_lists());
 }
 
 void DevicePlan::SetRow(int row, uint32_t sequence, uint32_t position, const PeerPools& pools, uint32_t prompt_tokens) {
@@ -92,17 +92,17 @@ void DevicePlan::SetRow(int row, uint32_t sequence, uint32_t position, const Pee
 }
 
 void DevicePlan::Leave(int row) {
-  next_positions_[row] = cuda::kNoPosition;
+  next_positions_[row] = device::kNoPosition;
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     const size_t first = FirstList(layer) + static_cast<size_t>(row) * layout().num_kv_heads;
-    std::fill_n(lists_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, cuda::SelectionList{});
-    std::fill_n(residency_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, cuda::ResidencyList{});
-    std::fill_n(targets_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, cuda::PushTarget{});
+    std::fill_n(lists_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, device::SelectionList{});
+    std::fill_n(residency_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, device::ResidencyList{});
+    std::fill_n(targets_.begin() + static_cast<int64_t>(first), layout().num_kv_heads, device::PushTarget{});
   }
 }
 
 void DevicePlan::SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                               const Staging& staging, cuda::Stream stream) {
+                               const Staging& staging, device::Stream stream) {
   SetRow(row, sequence, 0, {}, prompt_tokens);
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < layout().num_kv_heads; ++head) {
@@ -122,22 +122,22 @@ void DevicePlan::SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& 
   UploadRow(row, stream);
 }
 
-void DevicePlan::LeaveInPlace(int row, cuda::Stream stream) {
+void DevicePlan::LeaveInPlace(int row, device::Stream stream) {
   Leave(row);
   UploadRow(row, stream);
 }
 
-void DevicePlan::UploadRow(int row, cuda::Stream stream) {
+void DevicePlan::UploadRow(int row, device::Stream stream) {
   const size_t heads = layout().num_kv_heads;
   device_->CopyAsync(arrays_.next_positions + row, &next_positions_[row], sizeof(uint32_t), stream);
   device_->CopyAsync(arrays_.sequences + row, &sequences_[row], sizeof(uint32_t), stream);
   device_->CopyAsync(arrays_.prompt_tokens + row, &prompt_tokens_[row], sizeof(uint32_t), stream);
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     const size_t first = FirstList(layer) + row * heads;
-    device_->CopyAsync(arrays_.lists + first, &lists_[first], heads * sizeof(cuda::SelectionList), stream);
+    device_->CopyAsync(arrays_.lists + first, &lists_[first], heads * sizeof(device::SelectionList), stream);
     if (store_->shape().pool_slots == 0) continue;  // nothing is staged
-    device_->CopyAsync(arrays_.residency + first, &residency_[first], heads * sizeof(cuda::ResidencyList), stream);
-    device_->CopyAsync(arrays_.targets + first, &targets_[first], heads * sizeof(cuda::PushTarget), stream);
+    device_->CopyAsync(arrays_.residency + first, &residency_[first], heads * sizeof(device::ResidencyList), stream);
+    device_->CopyAsync(arrays_.targets + first, &targets_[first], heads * sizeof(device::PushTarget), stream);
   }
 }
 
@@ -145,7 +145,7 @@ void DevicePlan::SetNextPlan(uint32_t plan) {
   next_plan_ = plan;
 }
 
-void DevicePlan::Upload(cuda::Stream stream) {
+void DevicePlan::Upload(device::Stream stream) {
   const auto copy = [&](auto* to, const auto& from) {
     device_->CopyAsync(to, from.data(), from.size() * sizeof(from[0]), stream);
   };
@@ -159,7 +159,7 @@ void DevicePlan::Upload(cuda::Stream stream) {
   copy(arrays_.targets, targets_);
 }
 
-void DevicePlan::EnqueueBegin(cuda::Stream stream, int num_rows, const uint32_t* step_positions) const {
+void DevicePlan::EnqueueBegin(device::Stream stream, int num_rows, const uint32_t* step_positions) const {
   table_->predict->begin_plan(stream, {.plan = arrays_.plan,
                                        .next_positions = arrays_.next_positions,
                                        .step_positions = step_positions,
@@ -189,13 +189,13 @@ bool DevicePlan::holds_lists() const {
 
 void DevicePlan::Advance() {
   ++next_plan_;
-  for (uint32_t& position : next_positions_) position += position != cuda::kNoPosition;
+  for (uint32_t& position : next_positions_) position += position != device::kNoPosition;
 }
 
 absl::Status DevicePlan::CheckPositions() const {
   for (int row = 0; row < max_rows_; ++row) {
     const uint32_t position = next_positions_[row];
-    if (position == cuda::kNoPosition || position < store_->max_positions(sequences_[row])) continue;
+    if (position == device::kNoPosition || position < store_->max_positions(sequences_[row])) continue;
     return absl::OutOfRangeError(absl::StrCat("position ", position, " in row ", row, ": its sequence ends at ",
                                               store_->max_positions(sequences_[row])));
   }
@@ -204,19 +204,19 @@ absl::Status DevicePlan::CheckPositions() const {
 
 int DevicePlan::num_rows() const {
   int rows = max_rows_;
-  while (rows > 0 && next_positions_[rows - 1] == cuda::kNoPosition) --rows;
+  while (rows > 0 && next_positions_[rows - 1] == device::kNoPosition) --rows;
   return rows;
 }
 
 uint32_t DevicePlan::least_position() const {
-  static_assert(cuda::kNoPosition == ~0u);
+  static_assert(device::kNoPosition == ~0u);
   return *std::min_element(next_positions_.begin(), next_positions_.end());
 }
 
 uint32_t DevicePlan::greatest_position() const {
   uint32_t greatest = 0;
   for (const uint32_t position : next_positions_) {
-    if (position != cuda::kNoPosition) greatest = std::max(greatest, position);
+    if (position != device::kNoPosition) greatest = std::max(greatest, position);
   }
   return greatest;
 }

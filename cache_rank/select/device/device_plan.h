@@ -7,7 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cache_rank/store/device/device_kv_store.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -26,7 +26,7 @@ class DevicePlan {
 
   // `store` outlives the plan. max_rows <= 64. `max_budget`: of rows that are set with budgets of their own; 0: the
   // specification's.
-  static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const cuda::CudaTable* table, cuda::Device* device,
+  static absl::StatusOr<std::unique_ptr<DevicePlan>> Create(const device::DeviceTable* table, device::Device* device,
                                                             const DeviceKvStore* store, const SelectionSpec& spec,
                                                             int max_rows, uint32_t max_budget = 0);
   // One without memory, and the memory that Create takes.
@@ -51,17 +51,17 @@ class DevicePlan {
   // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Enqueued; Upload is not for
   // such plans.
   void SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                     const Staging& staging, cuda::Stream stream);
-  void LeaveInPlace(int row, cuda::Stream stream);
+                     const Staging& staging, device::Stream stream);
+  void LeaveInPlace(int row, device::Stream stream);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).
   void SetNextPlan(uint32_t plan);
-  void Upload(cuda::Stream stream);
+  void Upload(device::Stream stream);
 
   // Opens the next plan on the device for rows [0, num_rows). For a captured graph: whoever launches it calls Advance.
   // `step_positions`: device memory, [max_rows], of the decode step that the plan is a part of, whose rows may sit out;
   // null: the plan counts on.
-  void EnqueueBegin(cuda::Stream stream, int num_rows, const uint32_t* step_positions = nullptr) const;
+  void EnqueueBegin(device::Stream stream, int num_rows, const uint32_t* step_positions = nullptr) const;
   void Advance();
   // OUT_OF_RANGE when the next plan would go beyond a sequence's end.
   absl::Status CheckPositions() const;
@@ -82,9 +82,9 @@ class DevicePlan {
   const uint32_t* list_positions() const { return arrays_.list_positions; }  // [max_rows][num_kv_heads]
   const uint32_t* sequences() const { return arrays_.sequences; }            // [max_rows]
   const uint32_t* prompt_tokens() const { return arrays_.prompt_tokens; }    // [max_rows]
-  const cuda::SelectionList* lists(int layer) const { return arrays_.lists + FirstList(layer); }
-  const cuda::ResidencyList* residency(int layer) const { return arrays_.residency + FirstList(layer); }
-  const cuda::PushTarget* targets(int layer) const { return arrays_.targets + FirstList(layer); }
+  const device::SelectionList* lists(int layer) const { return arrays_.lists + FirstList(layer); }
+  const device::ResidencyList* residency(int layer) const { return arrays_.residency + FirstList(layer); }
+  const device::PushTarget* targets(int layer) const { return arrays_.targets + FirstList(layer); }
 
  private:
   struct Arrays {
@@ -94,34 +94,34 @@ class DevicePlan {
     uint32_t* list_positions = nullptr;
     uint32_t* sequences = nullptr;
     uint32_t* prompt_tokens = nullptr;
-    cuda::SelectionList* lists = nullptr;      // [num_layers][max_rows][num_kv_heads]
-    cuda::ResidencyList* residency = nullptr;  // the same
-    cuda::PushTarget* targets = nullptr;       // the same
+    device::SelectionList* lists = nullptr;      // [num_layers][max_rows][num_kv_heads]
+    device::ResidencyList* residency = nullptr;  // the same
+    device::PushTarget* targets = nullptr;       // the same
   };
 
-  DevicePlan(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, const SelectionSpec& spec,
-             int max_rows, uint32_t max_budget);
-  void UploadRow(int row, cuda::Stream stream);
-  void Carve(cuda::Arena& arena);
+  DevicePlan(const device::DeviceTable* table, device::Device* device, const DeviceKvStore* store,
+             const SelectionSpec& spec, int max_rows, uint32_t max_budget);
+  void UploadRow(int row, device::Stream stream);
+  void Carve(device::Arena& arena);
   const KvLayout& layout() const { return store_->shape().layout; }
   size_t FirstList(int layer) const { return static_cast<size_t>(layer) * max_rows_ * layout().num_kv_heads; }
   size_t num_lists() const { return FirstList(layout().num_layers); }
 
-  const cuda::CudaTable* const table_;
-  cuda::Device* const device_;
+  const device::DeviceTable* const table_;
+  device::Device* const device_;
   const DeviceKvStore* const store_;
   const SelectionSpec spec_;
   const int max_rows_;
   const uint32_t max_budget_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
+  std::unique_ptr<device::DeviceMemory> memory_;
   Arrays arrays_;
 
   // What Upload copies.
   uint32_t next_plan_ = 1;
   std::vector<uint32_t> next_positions_, sequences_, prompt_tokens_;
-  std::vector<cuda::SelectionList> lists_;
-  std::vector<cuda::ResidencyList> residency_;
-  std::vector<cuda::PushTarget> targets_;
+  std::vector<device::SelectionList> lists_;
+  std::vector<device::ResidencyList> residency_;
+  std::vector<device::PushTarget> targets_;
 };
 
 }  // namespace winnow

@@ -8,23 +8,23 @@
 namespace winnow {
 namespace {
 
-cuda::BlendWeights BlendWeightsOf(TemporalVariant variant) {
+device::BlendWeights BlendWeightsOf(TemporalVariant variant) {
   switch (variant) {
     case TemporalVariant::kSoftmax:
-      return cuda::BlendWeights::kSoftmax;
+      return device::BlendWeights::kSoftmax;
     case TemporalVariant::kRidge:
-      return cuda::BlendWeights::kRidge;
+      return device::BlendWeights::kRidge;
     case TemporalVariant::kClipped:
-      return cuda::BlendWeights::kClipped;
+      return device::BlendWeights::kClipped;
   }
-  return cuda::BlendWeights::kSoftmax;
+  return device::BlendWeights::kSoftmax;
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
-    const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store, const DevicePlan* plan,
-    const Model& model, const cuda::ExchangeShape& exchange, const cuda::InferenceInbox* in_place) {
+    const device::DeviceTable* table, device::Device* device, const DeviceKvStore* store, const DevicePlan* plan,
+    const Model& model, const device::ExchangeShape& exchange, const device::InferenceInbox* in_place) {
   const SelectionSpec& spec = plan->spec();
   WINNOW_CHECK((in_place != nullptr) == (store->shape().rows == RowTier::kInPlace));
   if (spec.predictor == Predictor::kDepth && model.queries == nullptr) {
@@ -49,12 +49,12 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
     return absl::InvalidArgumentError("the inboxes are of another shape than the plan");
   }
   std::unique_ptr<DeviceSelection> selection(new DeviceSelection(table, store, plan, model, exchange, in_place));
-  cuda::Arena counting(nullptr);
+  device::Arena counting(nullptr);
   selection->Carve(counting);
   WINNOW_ASSIGN_OR_RETURN(selection->memory_, device->Allocate(counting.used_bytes()));
-  cuda::Arena arena(selection->memory_->data());
+  device::Arena arena(selection->memory_->data());
   selection->Carve(arena);
-  const cuda::Stream stream = device->NewStream();
+  const device::Stream stream = device->NewStream();
   device->FillAsync(selection->memory_->data(), 0, selection->memory_->bytes(), stream);  // kernels' scratch, counters
   device->CopyAsync(selection->arrays_.inv_freq, model.rope.inv_freq.data(), model.rope.inv_freq.size() * sizeof(float),
                     stream);
@@ -63,24 +63,24 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
   return selection;
 }
 
-size_t DeviceSelection::DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                                    const Model& model, const cuda::ExchangeShape& exchange,
-                                    const cuda::InferenceInbox* in_place) {
+size_t DeviceSelection::DeviceBytes(const device::DeviceTable* table, const DeviceKvStore* store,
+                                    const DevicePlan* plan, const Model& model, const device::ExchangeShape& exchange,
+                                    const device::InferenceInbox* in_place) {
   DeviceSelection selection(table, store, plan, model, exchange, in_place);
-  cuda::Arena counting(nullptr);
+  device::Arena counting(nullptr);
   selection.Carve(counting);
   return counting.used_bytes();
 }
 
-DeviceSelection::DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                                 const Model& model, const cuda::ExchangeShape& exchange,
-                                 const cuda::InferenceInbox* in_place)
+DeviceSelection::DeviceSelection(const device::DeviceTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                                 const Model& model, const device::ExchangeShape& exchange,
+                                 const device::InferenceInbox* in_place)
     : table_(table),
       store_(store),
       plan_(plan),
       model_(model),
       exchange_(exchange),
-      in_place_(in_place == nullptr ? cuda::InferenceInbox{} : *in_place) {}
+      in_place_(in_place == nullptr ? device::InferenceInbox{} : *in_place) {}
 
 bool DeviceSelection::selects_units() const {
   if (spec().scorer == Scorer::kToken || spec().scorer == Scorer::kTwoStage) return false;
@@ -88,7 +88,7 @@ bool DeviceSelection::selects_units() const {
          plan_->holds_lists();
 }
 
-void DeviceSelection::Carve(cuda::Arena& arena) {
+void DeviceSelection::Carve(device::Arena& arena) {
   const size_t rows = plan_->max_rows(), lists = rows * layout().num_kv_heads;
   const int query_features = layout().num_query_heads * layout().head_dim;
   const size_t entries = lists * plan_->max_budget();
@@ -120,14 +120,14 @@ void DeviceSelection::Carve(cuda::Arena& arena) {
     arrays_.digest_arrivals = arena.TakeArray<uint32_t>(lists);
   }
   arrays_.real_queries = arena.TakeArray<float>(rows * query_features);
-  arrays_.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+  arrays_.masses = arena.TakeArray<device::MeasuredMass>(exchange_.masses_per_plan());
   arrays_.mass_arrivals = arena.TakeArray<uint32_t>(lists);
   arrays_.mass_scratch = arena.Take(table_->mass->mass_scratch_bytes(MassParams(greatest, 0)));
   arrays_.pushed_rows = arena.TakeArray<uint64_t>(1);
   arrays_.done_ctas = arena.TakeArray<uint32_t>(1);
 }
 
-void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
+void DeviceSelection::Rotate(device::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
                              const float* norm_weight, float* out) {
   table_->predict->rotate_queries(
       stream, {.queries = queries,
@@ -142,17 +142,17 @@ void DeviceSelection::Rotate(cuda::Stream stream, const PlanBucket& bucket, cons
                .out = out});
 }
 
-void DeviceSelection::EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                        const cuda::CacheInbox& inbox) {
+void DeviceSelection::EnqueueOwnQueries(device::Stream stream, const PlanBucket& bucket, int layer,
+                                        const device::CacheInbox& inbox) {
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
   Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, queries(layer));
 }
 
-void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
-                                          const cuda::CacheInbox& inbox) {
+void DeviceSelection::EnqueueDepthQueries(device::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
+                                          const device::CacheInbox& inbox) {
   const DeviceLayerWeights& weights = model_.queries->layer(layer);
   const int hidden_size = exchange_.hidden_size, query_features = layout().num_query_heads * layout().head_dim;
-  cuda::DeviceMatrix projection = weights.qkv;
+  device::DeviceMatrix projection = weights.qkv;
   projection.out_features = query_features;  // those of the queries come first, whatever else there is
   table_->elementwise->rms_norm(
       stream, {.x = inbox.hidden + static_cast<size_t>(hidden_layer) * exchange_.max_rows * hidden_size,
@@ -172,7 +172,7 @@ void DeviceSelection::EnqueueDepthQueries(cuda::Stream stream, const PlanBucket&
   Rotate(stream, bucket, arrays_.projected, weights.qkv_bias, weights.q_norm, queries(layer));
 }
 
-void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer) {
+void DeviceSelection::EnqueuePastQueries(device::Stream stream, const PlanBucket& bucket, int layer) {
   table_->predict->predict_queries(stream, {.rings = store_->query_rings(layer),
                                             .first_positions = store_->first_query_positions(),
                                             .sequences = plan_->sequences(),
@@ -186,51 +186,51 @@ void DeviceSelection::EnqueuePastQueries(cuda::Stream stream, const PlanBucket& 
                                             .out = this->queries(layer)});
 }
 
-cuda::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
-  cuda::SelectParams params{.lists = plan_->lists(layer),
-                            .num_lists = NumLists(bucket),
-                            .blocks = store_->blocks(),
-                            .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
-                            .pages = store_->pages(),
-                            .head_dim = layout().head_dim,
-                            .group = layout().group_size(),
-                            .queries = queries(layer),
-                            .scale = model_.attention_scale,
-                            .max_keys = bucket.max_keys,
-                            .max_budget = plan_->max_budget(),
-                            .selected = in_place() && !stages() ? InPlaceIndices(layer) : SelectedIn(layer),
-                            .counts = counts(layer),
-                            .settled = layer > 0,  // the plan's lists were written before the first layer
-                            .scratch = arrays_.select_scratch};
+device::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int layer) const {
+  device::SelectParams params{.lists = plan_->lists(layer),
+                              .num_lists = NumLists(bucket),
+                              .blocks = store_->blocks(),
+                              .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
+                              .pages = store_->pages(),
+                              .head_dim = layout().head_dim,
+                              .group = layout().group_size(),
+                              .queries = queries(layer),
+                              .scale = model_.attention_scale,
+                              .max_keys = bucket.max_keys,
+                              .max_budget = plan_->max_budget(),
+                              .selected = in_place() && !stages() ? InPlaceIndices(layer) : SelectedIn(layer),
+                              .counts = counts(layer),
+                              .settled = layer > 0,  // the plan's lists were written before the first layer
+                              .scratch = arrays_.select_scratch};
   DescribeSelection(spec(), params);
   params.none_below = bucket.none_below;
   return params;
 }
 
-cuda::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, int layer) const {
+device::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, int layer) const {
   const bool hierarchical = spec().scorer == Scorer::kHierarchical;
-  cuda::UnitSelectParams params{.list = SelectParams(bucket, layer),
-                                .lists_per_group = exchange_.lists_per_kv_head,
-                                .unit_tokens = hierarchical ? spec().physical_page_tokens : spec().page_tokens,
-                                .reuse_interval = spec().reuse_interval,
-                                .positions = plan_->positions(),
-                                .prompt_tokens = plan_->prompt_tokens(),
-                                .num_kv_heads = layout().num_kv_heads,
-                                .scratch = arrays_.unit_scratch};
+  device::UnitSelectParams params{.list = SelectParams(bucket, layer),
+                                  .lists_per_group = exchange_.lists_per_kv_head,
+                                  .unit_tokens = hierarchical ? spec().physical_page_tokens : spec().page_tokens,
+                                  .reuse_interval = spec().reuse_interval,
+                                  .positions = plan_->positions(),
+                                  .prompt_tokens = plan_->prompt_tokens(),
+                                  .num_kv_heads = layout().num_kv_heads,
+                                  .scratch = arrays_.unit_scratch};
   params.selected = params.list.selected;
   params.counts = params.list.counts;
   if (in_place() && !stages()) {
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
-    params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+    params.count_stride = sizeof(device::AttentionList) / sizeof(uint32_t);
   }
   return params;
 }
 
-void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer) {
+void DeviceSelection::EnqueueSelect(device::Stream stream, const PlanBucket& bucket, int layer) {
   const bool whole_pages = spec().scorer == Scorer::kPageMinmax || spec().scorer == Scorer::kPageCuboid;
-  const cuda::SelectionKernels& kernels = *table_->selection;
+  const device::SelectionKernels& kernels = *table_->selection;
   if (selects_units()) {
-    const cuda::UnitSelectParams params = UnitParams(bucket, layer);
+    const device::UnitSelectParams params = UnitParams(bucket, layer);
     kernels.score_pages(stream, params.list, arrays_.page_scores, page_stride());
     table_->page_units->select_units(stream, params, arrays_.page_scores, page_stride());
   } else {
@@ -252,19 +252,19 @@ void DeviceSelection::EnqueueSelect(cuda::Stream stream, const PlanBucket& bucke
                                        .missing_counts = missing_counts(layer)});
 }
 
-void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                  const cuda::InferenceInbox& peer, int max_ctas) {
-  cuda::PushParams push{.lists = plan_->lists(layer),
-                        .blocks = store_->blocks(),
-                        .row_pool = store_->row_pool(),
-                        .row_bytes = layout().row_bytes(),
-                        .targets = plan_->targets(layer),
-                        .missing = delta(layer).missing,
-                        .missing_indices = delta(layer).missing_indices,
-                        .missing_counts = missing_counts(layer),
-                        .num_lists = NumLists(bucket),
-                        .max_budget = plan_->max_budget(),
-                        .pushed_rows = arrays_.pushed_rows};
+void DeviceSelection::EnqueuePush(device::Stream stream, const PlanBucket& bucket, int layer,
+                                  const device::InferenceInbox& peer, int max_ctas) {
+  device::PushParams push{.lists = plan_->lists(layer),
+                          .blocks = store_->blocks(),
+                          .row_pool = store_->row_pool(),
+                          .row_bytes = layout().row_bytes(),
+                          .targets = plan_->targets(layer),
+                          .missing = delta(layer).missing,
+                          .missing_indices = delta(layer).missing_indices,
+                          .missing_counts = missing_counts(layer),
+                          .num_lists = NumLists(bucket),
+                          .max_budget = plan_->max_budget(),
+                          .pushed_rows = arrays_.pushed_rows};
   if (in_place()) {
     if (stages()) table_->cache->push(stream, push);
     if (selects_units() && !stages()) return;  // which has told them already
@@ -272,7 +272,7 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
                                              .list_positions = plan_->list_positions(),
                                              .num_lists = NumLists(bucket),
                                              .to = &in_place_.lists[FirstSelection(layer)].selected_count,
-                                             .stride = sizeof(cuda::AttentionList) / sizeof(uint32_t)});
+                                             .stride = sizeof(device::AttentionList) / sizeof(uint32_t)});
     return;
   }
   if (layer == layout().num_layers - 1) EnqueueCounts(stream, bucket, peer);
@@ -281,7 +281,7 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
   push.counts = counts(layer);
   push.peer_pool_indices = peer.pool_indices + first_list * exchange_.max_budget;
   push.peer_counts = &peer.lists[first_list].selected_count;
-  push.peer_count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+  push.peer_count_stride = sizeof(device::AttentionList) / sizeof(uint32_t);
   push.raise = {.flag = peer.delta_flags + layer, .value = plan_->plan()};
   push.done_ctas = arrays_.done_ctas;
   push.max_ctas = max_ctas;
@@ -289,7 +289,8 @@ void DeviceSelection::EnqueuePush(cuda::Stream stream, const PlanBucket& bucket,
 }
 
 // Before the last push, whose flag tells the peer that they are there.
-void DeviceSelection::EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer) {
+void DeviceSelection::EnqueueCounts(device::Stream stream, const PlanBucket& bucket,
+                                    const device::InferenceInbox& peer) {
   const auto stride = static_cast<int64_t>(exchange_.counts_per_layer() * sizeof(uint32_t));
   const size_t lists = (static_cast<size_t>(NumLists(bucket)) + 3) / 4 * 4;
   table_->step->publish(stream, {.from = arrays_.counts,
@@ -303,9 +304,9 @@ void DeviceSelection::EnqueueCounts(cuda::Stream stream, const PlanBucket& bucke
                                  .arrivals = arrays_.count_arrivals});
 }
 
-void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                    const cuda::CacheInbox& inbox) {
-  cuda::AppendParams append = store_->append_params();
+void DeviceSelection::EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer,
+                                    const device::CacheInbox& inbox) {
+  device::AppendParams append = store_->append_params();
   if (!indexes_in_place()) {
     append.rows = static_cast<const std::byte*>(inbox.rows) +
                   static_cast<size_t>(layer) * exchange_.lists_per_layer() * layout().row_bytes();
@@ -326,33 +327,33 @@ void DeviceSelection::EnqueueAppend(cuda::Stream stream, const PlanBucket& bucke
                                           .rope = rope_});
 }
 
-void DeviceSelection::EnqueueRealQueries(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                         const cuda::CacheInbox& inbox) {
+void DeviceSelection::EnqueueRealQueries(device::Stream stream, const PlanBucket& bucket, int layer,
+                                         const device::CacheInbox& inbox) {
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
   Rotate(stream, bucket, inbox.queries + layer * stride, nullptr, nullptr, arrays_.real_queries);
 }
 
-cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, int layer) const {
-  cuda::AttendedMassParams params{.lists = plan_->lists(layer),
-                                  .num_rows = bucket.num_rows,
-                                  .num_kv_heads = layout().num_kv_heads,
-                                  .blocks = store_->blocks(),
-                                  .keys = store_->keys(),
-                                  .head_dim = layout().head_dim,
-                                  .group = layout().group_size(),
-                                  .scale = model_.attention_scale,
-                                  .queries = arrays_.real_queries,
-                                  .max_keys = bucket.max_keys,
-                                  .positions = plan_->positions(),
-                                  .prompt_tokens = plan_->prompt_tokens(),
-                                  .interval = kMassInterval,
-                                  .plan = plan_->plan(),
-                                  .arrivals = arrays_.mass_arrivals,
-                                  .scratch = arrays_.mass_scratch};
+device::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, int layer) const {
+  device::AttendedMassParams params{.lists = plan_->lists(layer),
+                                    .num_rows = bucket.num_rows,
+                                    .num_kv_heads = layout().num_kv_heads,
+                                    .blocks = store_->blocks(),
+                                    .keys = store_->keys(),
+                                    .head_dim = layout().head_dim,
+                                    .group = layout().group_size(),
+                                    .scale = model_.attention_scale,
+                                    .queries = arrays_.real_queries,
+                                    .max_keys = bucket.max_keys,
+                                    .positions = plan_->positions(),
+                                    .prompt_tokens = plan_->prompt_tokens(),
+                                    .interval = kMassInterval,
+                                    .plan = plan_->plan(),
+                                    .arrivals = arrays_.mass_arrivals,
+                                    .scratch = arrays_.mass_scratch};
   if (in_place()) {
     params.selected = stages() ? SelectedIn(layer) : InPlaceIndices(layer);
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
-    params.count_stride = sizeof(cuda::AttentionList) / sizeof(uint32_t);
+    params.count_stride = sizeof(device::AttentionList) / sizeof(uint32_t);
     params.max_budget = exchange_.max_budget;
     params.staggers = true;
   } else {
@@ -361,10 +362,10 @@ cuda::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket, i
   return params;
 }
 
-void DeviceSelection::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer,
-                                  const cuda::InferenceInbox& peer) {
+void DeviceSelection::EnqueueMass(device::Stream stream, const PlanBucket& bucket, int layer,
+                                  const device::InferenceInbox& peer) {
   const size_t first = static_cast<size_t>(layer) * exchange_.lists_per_layer();
-  cuda::AttendedMassParams params = MassParams(bucket, layer);
+  device::AttendedMassParams params = MassParams(bucket, layer);
   params.masses = arrays_.masses + first;
   if (!in_place()) {
     params.peer_masses = peer.masses + first;
@@ -373,7 +374,8 @@ void DeviceSelection::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket,
   table_->mass->attended_mass(stream, params);
 }
 
-void DeviceSelection::EnqueueDigest(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer) {
+void DeviceSelection::EnqueueDigest(device::Stream stream, const PlanBucket& bucket,
+                                    const device::InferenceInbox& peer) {
   table_->digest->stored_digest(stream, {.plan = {.num_layers = layout().num_layers,
                                                   .num_rows = bucket.num_rows,
                                                   .num_kv_heads = layout().num_kv_heads,

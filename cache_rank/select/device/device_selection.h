@@ -7,8 +7,8 @@
 #include "cache_rank/select/predictor/from_past.h"
 #include "cache_rank/store/device/device_kv_store.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/cuda/step/exchange.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/params/exchange.h"
+#include "kernels/plugin/device_table.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
@@ -36,44 +36,44 @@ class DeviceSelection {
 
   // All arguments outlive the selection. `exchange` is what the attachment's inboxes were made with. With rows in place
   // selections are written to `in_place`, the inbox on the same GPU, as positions.
-  static absl::StatusOr<std::unique_ptr<DeviceSelection>> Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                 const DeviceKvStore* store, const DevicePlan* plan,
-                                                                 const Model& model,
-                                                                 const cuda::ExchangeShape& exchange,
-                                                                 const cuda::InferenceInbox* in_place = nullptr);
+  static absl::StatusOr<std::unique_ptr<DeviceSelection>> Create(const device::DeviceTable* table,
+                                                                 device::Device* device, const DeviceKvStore* store,
+                                                                 const DevicePlan* plan, const Model& model,
+                                                                 const device::ExchangeShape& exchange,
+                                                                 const device::InferenceInbox* in_place = nullptr);
 
   // Device memory that Create takes; store and plan may be unallocated. Of `in_place` it matters that there is one.
-  static size_t DeviceBytes(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan,
-                            const Model& model, const cuda::ExchangeShape& exchange,
-                            const cuda::InferenceInbox* in_place = nullptr);
+  static size_t DeviceBytes(const device::DeviceTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                            const Model& model, const device::ExchangeShape& exchange,
+                            const device::InferenceInbox* in_place = nullptr);
 
   // The queries to select with in `layer`, by the specification's predictor. One of:
-  void EnqueueOwnQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
+  void EnqueueOwnQueries(device::Stream stream, const PlanBucket& bucket, int layer, const device::CacheInbox& inbox);
   // ... from the residual that enters `hidden_layer`;
-  void EnqueueDepthQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
-                           const cuda::CacheInbox& inbox);
+  void EnqueueDepthQueries(device::Stream stream, const PlanBucket& bucket, int layer, int hidden_layer,
+                           const device::CacheInbox& inbox);
   // ... from the queries before the plan's positions.
-  void EnqueuePastQueries(cuda::Stream stream, const PlanBucket& bucket, int layer);
+  void EnqueuePastQueries(device::Stream stream, const PlanBucket& bucket, int layer);
 
   // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
-  void EnqueueSelect(cuda::Stream stream, const PlanBucket& bucket, int layer);
+  void EnqueueSelect(device::Stream stream, const PlanBucket& bucket, int layer);
   // Rows and lists to the peer, and delta_flags[layer] behind them; with the last layer's the counts of all layers. May
   // run on another stream beside the selection of the next layer; that of the layer after it must wait. max_ctas:
   // PushParams.
-  void EnqueuePush(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer,
+  void EnqueuePush(device::Stream stream, const PlanBucket& bucket, int layer, const device::InferenceInbox& peer,
                    int max_ctas = 0);
 
   // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
-  void EnqueueAppend(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
+  void EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer, const device::CacheInbox& inbox);
 
   // Captured mass of the plan's rows in a layer, once it has been selected for and appended to, with the real queries
   // of the inbox: to masses() and, but for rows in place, to the peer. May run on another stream than the above, one
   // layer after the other: what EnqueueRealQueries rotates is what the next EnqueueMass measures with.
-  void EnqueueRealQueries(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::CacheInbox& inbox);
-  void EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer, const cuda::InferenceInbox& peer);
+  void EnqueueRealQueries(device::Stream stream, const PlanBucket& bucket, int layer, const device::CacheInbox& inbox);
+  void EnqueueMass(device::Stream stream, const PlanBucket& bucket, int layer, const device::InferenceInbox& peer);
 
   // Digests of what the plan's rows attend to in one of the layers, once the plan has done everything else.
-  void EnqueueDigest(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
+  void EnqueueDigest(device::Stream stream, const PlanBucket& bucket, const device::InferenceInbox& peer);
 
   // Device memory. Of a layer, until queries of another one of the same parity are made: [max_rows, num_query_heads,
   // head_dim] rotated.
@@ -86,9 +86,9 @@ class DeviceSelection {
   size_t num_counts() const { return 2 * layout().num_layers * exchange_.counts_per_layer(); }  // of both, all layers
   const uint64_t* pushed_rows() const { return arrays_.pushed_rows; }  // since the start, all layers
   // Of the newest plan that measured, [num_layers][max_rows][num_kv_heads].
-  const cuda::MeasuredMass* masses() const { return arrays_.masses; }
+  const device::MeasuredMass* masses() const { return arrays_.masses; }
   size_t num_masses() const { return exchange_.masses_per_plan(); }
-  const cuda::RopeParams& rope() const { return rope_; }
+  const device::RopeParams& rope() const { return rope_; }
 
  private:
   // What a push takes, so that it may lag behind.
@@ -115,18 +115,18 @@ class DeviceSelection {
     float* real_queries = nullptr;  // [max_rows, num_query_heads, head_dim] rotated
     void* mass_scratch = nullptr;
     uint32_t* mass_arrivals = nullptr;
-    cuda::MeasuredMass* masses = nullptr;
+    device::MeasuredMass* masses = nullptr;
     uint64_t* digest_sums = nullptr;
     uint32_t* digest_arrivals = nullptr;
   };
 
-  DeviceSelection(const cuda::CudaTable* table, const DeviceKvStore* store, const DevicePlan* plan, const Model& model,
-                  const cuda::ExchangeShape& exchange, const cuda::InferenceInbox* in_place);
-  void Carve(cuda::Arena& arena);
+  DeviceSelection(const device::DeviceTable* table, const DeviceKvStore* store, const DevicePlan* plan,
+                  const Model& model, const device::ExchangeShape& exchange, const device::InferenceInbox* in_place);
+  void Carve(device::Arena& arena);
   const Delta& delta(int layer) const { return arrays_.deltas[layer % 2]; }
-  cuda::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
-  cuda::AttendedMassParams MassParams(const PlanBucket& bucket, int layer) const;
-  cuda::UnitSelectParams UnitParams(const PlanBucket& bucket, int layer) const;
+  device::SelectParams SelectParams(const PlanBucket& bucket, int layer) const;
+  device::AttendedMassParams MassParams(const PlanBucket& bucket, int layer) const;
+  device::UnitSelectParams UnitParams(const PlanBucket& bucket, int layer) const;
   // Pages are chosen by PageUnitKernels, which know more ways than SelectionKernels::select_pages.
   bool selects_units() const;
   int64_t page_stride() const { return (store_->shape().max_positions / spec().page_tokens + 31) / 32 * 32; }
@@ -144,22 +144,22 @@ class DeviceSelection {
     return in_place_.pool_indices + FirstSelection(layer) * exchange_.max_budget;
   }
   size_t FirstSelection(int layer) const { return static_cast<size_t>(layer) * exchange_.selections_per_layer(); }
-  void EnqueueCounts(cuda::Stream stream, const PlanBucket& bucket, const cuda::InferenceInbox& peer);
-  void Rotate(cuda::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
+  void EnqueueCounts(device::Stream stream, const PlanBucket& bucket, const device::InferenceInbox& peer);
+  void Rotate(device::Stream stream, const PlanBucket& bucket, const float* queries, const float* bias,
               const float* norm_weight, float* out);
 
   const KvLayout& layout() const { return store_->shape().layout; }
   const SelectionSpec& spec() const { return plan_->spec(); }
   int NumLists(const PlanBucket& bucket) const { return bucket.num_rows * layout().num_kv_heads; }
 
-  const cuda::CudaTable* const table_;
+  const device::DeviceTable* const table_;
   const DeviceKvStore* const store_;
   const DevicePlan* const plan_;
   const Model model_;
-  const cuda::ExchangeShape exchange_;
-  const cuda::InferenceInbox in_place_;
-  cuda::RopeParams rope_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
+  const device::ExchangeShape exchange_;
+  const device::InferenceInbox in_place_;
+  device::RopeParams rope_;
+  std::unique_ptr<device::DeviceMemory> memory_;
   Arrays arrays_;
 };
 

@@ -19,11 +19,11 @@ constexpr int kOverlappedPushCtas = 32;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SelectGraph>> SelectGraph::Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                 const DeviceKvStore* store, DevicePlan* plan,
-                                                                 DeviceSelection* selection,
-                                                                 const cuda::CacheInbox& inbox,
-                                                                 const cuda::InferenceInbox& peer,
+absl::StatusOr<std::unique_ptr<SelectGraph>> SelectGraph::Create(const device::DeviceTable* table,
+                                                                 device::Device* device, const DeviceKvStore* store,
+                                                                 DevicePlan* plan, DeviceSelection* selection,
+                                                                 const device::CacheInbox& inbox,
+                                                                 const device::InferenceInbox& peer,
                                                                  const Options& options) {
   std::unique_ptr<SelectGraph> graph(new SelectGraph(table, device, store, plan, selection, inbox, peer, options));
   if (options.abort_word != nullptr) return graph;
@@ -35,9 +35,9 @@ absl::StatusOr<std::unique_ptr<SelectGraph>> SelectGraph::Create(const cuda::Cud
   return graph;
 }
 
-SelectGraph::SelectGraph(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvStore* store,
-                         DevicePlan* plan, DeviceSelection* selection, const cuda::CacheInbox& inbox,
-                         const cuda::InferenceInbox& peer, const Options& options)
+SelectGraph::SelectGraph(const device::DeviceTable* table, device::Device* device, const DeviceKvStore* store,
+                         DevicePlan* plan, DeviceSelection* selection, const device::CacheInbox& inbox,
+                         const device::InferenceInbox& peer, const Options& options)
     : table_(table),
       device_(device),
       store_(store),
@@ -67,14 +67,14 @@ PlanBucket SelectGraph::NextBucket() const {
           .none_below = has_rows && NoneBelow(plan_->spec(), plan_->least_position())};
 }
 
-absl::Status SelectGraph::Launch(cuda::Stream stream, bool measures) {
+absl::Status SelectGraph::Launch(device::Stream stream, bool measures) {
   WINNOW_RETURN_IF_ERROR(plan_->CheckPositions());
   const PlanBucket bucket = NextBucket();
   auto graph = std::find_if(graphs_.begin(), graphs_.end(),
                             [&](const Captured& g) { return g.bucket == bucket && g.measures == measures; });
   if (graph == graphs_.end()) {
-    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Graph> captured,
-                            device_->Capture(stream, [=, this](cuda::Stream capturing) {
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<device::Graph> captured,
+                            device_->Capture(stream, [=, this](device::Stream capturing) {
                               EnqueueOverlapped(capturing, bucket, measures);
                             }));
     graphs_.push_back({bucket, measures, std::move(captured)});
@@ -85,7 +85,7 @@ absl::Status SelectGraph::Launch(cuda::Stream stream, bool measures) {
   return device_->CheckLaunches();
 }
 
-void SelectGraph::Wait(cuda::Stream stream, const uint32_t* flag) const {
+void SelectGraph::Wait(device::Stream stream, const uint32_t* flag) const {
   table_->cache->wait(stream, {.flag = flag,
                                .value = plan_->plan(),
                                .abort = options_.abort_word,
@@ -93,12 +93,12 @@ void SelectGraph::Wait(cuda::Stream stream, const uint32_t* flag) const {
                                .timeout_us = options_.timeout_us});
 }
 
-void SelectGraph::Enqueue(cuda::Stream stream, const PlanBucket& bucket) const {
+void SelectGraph::Enqueue(device::Stream stream, const PlanBucket& bucket) const {
   plan_->EnqueueBegin(stream, bucket.num_rows);
   for (const SelectAction& action : order_) EnqueueAction(stream, bucket, action);
 }
 
-void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucket, bool measures) const {
+void SelectGraph::EnqueueOverlapped(device::Stream stream, const PlanBucket& bucket, bool measures) const {
   using Kind = SelectAction::Kind;
   plan_->EnqueueBegin(stream, bucket.num_rows);
   begun_->Record(stream);
@@ -151,7 +151,7 @@ void SelectGraph::EnqueueOverlapped(cuda::Stream stream, const PlanBucket& bucke
   if (options_.digests_rows) selection_->EnqueueDigest(stream, bucket, peer_);
 }
 
-void SelectGraph::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int layer) const {
+void SelectGraph::EnqueueMass(device::Stream stream, const PlanBucket& bucket, int layer) const {
   settled_->Record(stream);
   settled_->Hold(mass_stream_);
   selection_->EnqueueRealQueries(mass_stream_, bucket, layer, inbox_);
@@ -159,7 +159,7 @@ void SelectGraph::EnqueueMass(cuda::Stream stream, const PlanBucket& bucket, int
   selection_->EnqueueMass(mass_stream_, bucket, layer, peer_);
 }
 
-void SelectGraph::EnqueueAction(cuda::Stream stream, const PlanBucket& bucket, const SelectAction& action) const {
+void SelectGraph::EnqueueAction(device::Stream stream, const PlanBucket& bucket, const SelectAction& action) const {
   switch (action.kind) {
     case SelectAction::Kind::kWaitHidden:
       Wait(stream, inbox_.hidden_flags + action.layer);

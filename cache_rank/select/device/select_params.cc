@@ -8,21 +8,21 @@
 namespace winnow {
 namespace {
 
-cuda::Aggregation AggregationOf(GroupAggregation aggregation) {
+device::Aggregation AggregationOf(GroupAggregation aggregation) {
   switch (aggregation) {
     case GroupAggregation::kSoftmaxSum:
-      return cuda::Aggregation::kSoftmaxSum;
+      return device::Aggregation::kSoftmaxSum;
     case GroupAggregation::kMax:
-      return cuda::Aggregation::kMax;
+      return device::Aggregation::kMax;
     case GroupAggregation::kMean:
-      return cuda::Aggregation::kMean;
+      return device::Aggregation::kMean;
   }
-  return cuda::Aggregation::kSoftmaxSum;
+  return device::Aggregation::kSoftmaxSum;
 }
 
 }  // namespace
 
-void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
+void DescribeSelection(const SelectionSpec& spec, device::SelectParams& params) {
   params.aggregation = AggregationOf(spec.group_aggregation);
   params.max_kept = spec.sink_tokens + spec.recent_tokens + kBlockTokens;
   params.takes_all_that_fit = true;  // as AttendsEverything says, whatever the policy
@@ -37,13 +37,13 @@ void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params) {
 
 bool FitsSelection(const SelectionSpec& spec, uint32_t max_positions) {
   if (spec.scorer != Scorer::kTwoStage) return true;
-  cuda::SelectParams params;
+  device::SelectParams params;
   params.pages.page_tokens = static_cast<int>(spec.page_tokens);
   params.max_keys = max_positions;
   params.max_budget = spec.budget_tokens;
   DescribeSelection(spec, params);
   const uint32_t most = params.group_candidates > 0 ? MostKeysOfGroups(params) : max_positions;
-  return most <= cuda::kMostMarkedKeys;
+  return most <= device::kMostMarkedKeys;
 }
 
 bool NoneBelow(const SelectionSpec& spec, uint32_t position) {

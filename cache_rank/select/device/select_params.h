@@ -1,11 +1,11 @@
 #pragma once
 #include "common/selection/selection_spec.h"
-#include "kernels/cuda/select/selection.h"
+#include "kernels/device/params/selection.h"
 
 namespace winnow {
 
 // Sets what a specification says of a launch: aggregation, stages and policy. max_keys and max_budget are set already.
-void DescribeSelection(const SelectionSpec& spec, cuda::SelectParams& params);
+void DescribeSelection(const SelectionSpec& spec, device::SelectParams& params);
 
 // Whether kernels can tell the rows of such contexts apart: two-stage selections mark what is scored of a list, without
 // the groups of pages that it leaves out, and have no room to mark more than a million rows.

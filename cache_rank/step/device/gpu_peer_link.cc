@@ -11,7 +11,7 @@
 
 namespace winnow {
 
-GpuPeerLink::GpuPeerLink(const cuda::CudaTable* table, cuda::Device* device, SequenceCopies* store,
+GpuPeerLink::GpuPeerLink(const device::DeviceTable* table, device::Device* device, SequenceCopies* store,
                          const PeerOffer& offer)
     : table_(table),
       device_(device),
@@ -22,8 +22,8 @@ GpuPeerLink::GpuPeerLink(const cuda::CudaTable* table, cuda::Device* device, Seq
       stream_(device->NewStream(true)),
       batch_rows_(offer.max_rows) {}
 
-absl::StatusOr<std::unique_ptr<GpuPeerLink>> GpuPeerLink::Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                 SequenceCopies* store,
+absl::StatusOr<std::unique_ptr<GpuPeerLink>> GpuPeerLink::Create(const device::DeviceTable* table,
+                                                                 device::Device* device, SequenceCopies* store,
                                                                  const DeviceSelection::Model& model,
                                                                  const PeerOffer& offer) {
   std::unique_ptr<GpuPeerLink> peer_link(new GpuPeerLink(table, device, store, offer));
@@ -32,17 +32,17 @@ absl::StatusOr<std::unique_ptr<GpuPeerLink>> GpuPeerLink::Create(const cuda::Cud
   return peer_link;
 }
 
-cuda::ExchangeShape GpuPeerLink::ExchangeOf(const PeerOffer& offer, const KvLayout& layout) {
+device::ExchangeShape GpuPeerLink::ExchangeOf(const PeerOffer& offer, const KvLayout& layout) {
   return {.layout = layout,
           .max_rows = offer.max_rows,
           .hidden_size = offer.hidden_size,
           .max_budget = GreatestHeadBudget(offer.spec, layout.num_lists())};
 }
 
-size_t GpuPeerLink::CarveGather(const cuda::ExchangeShape& exchange, void* region, GatherArrays* arrays) {
+size_t GpuPeerLink::CarveGather(const device::ExchangeShape& exchange, void* region, GatherArrays* arrays) {
   const size_t entries = exchange.max_rows * exchange.layout.num_lists();
-  cuda::Arena arena(region);
-  arrays->lists = arena.TakeArray<cuda::SelectionList>(entries);
+  device::Arena arena(region);
+  arrays->lists = arena.TakeArray<device::SelectionList>(entries);
   arrays->positions = arena.TakeArray<uint32_t>(entries);
   arrays->ones = arena.TakeArray<uint32_t>(entries);
   arrays->kv = arena.Take<std::byte>(entries * exchange.layout.row_bytes());
@@ -54,13 +54,13 @@ size_t GpuPeerLink::PastQueryBytes(const DeviceKvShape& kv) {
   return size_t{kv.ring_queries} * layout.num_layers * layout.num_query_heads * layout.head_dim * sizeof(float);
 }
 
-size_t GpuPeerLink::DeviceBytes(const cuda::CudaTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
-                                const DeviceSelection::Model& model, const cuda::ExchangeShape& exchange) {
+size_t GpuPeerLink::DeviceBytes(const device::DeviceTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
+                                const DeviceSelection::Model& model, const device::ExchangeShape& exchange) {
   const std::unique_ptr<DeviceKvStore> store = DeviceKvStore::Unallocated(kv);
   const std::unique_ptr<DevicePlan> plan = DevicePlan::Unallocated(store.get(), spec, exchange.max_rows);
   GatherArrays gather;
-  return CacheInboxBytes(exchange) + cuda::PushStagingBytes(exchange.layout) + CarveGather(exchange, nullptr, &gather) +
-         PastQueryBytes(kv) + plan->DeviceBytes() +
+  return CacheInboxBytes(exchange) + device::PushStagingBytes(exchange.layout) +
+         CarveGather(exchange, nullptr, &gather) + PastQueryBytes(kv) + plan->DeviceBytes() +
          DeviceSelection::DeviceBytes(table, store.get(), plan.get(), model, exchange);
 }
 
@@ -71,12 +71,12 @@ absl::Status GpuPeerLink::Allocate() {
   inbox_ = CacheInboxAt(exchange_, inbox_memory_->data());
   device_->FillAsync(inbox_memory_->data(), 0, inbox_memory_->bytes(), stream_);
   const auto carve_pinned = [&](void* region) {
-    cuda::Arena arena(region);
+    device::Arena arena(region);
     for (Readback& readback : readbacks_) {
-      readback.lists = arena.TakeArray<cuda::SelectionList>(entries);
+      readback.lists = arena.TakeArray<device::SelectionList>(entries);
       readback.positions = arena.TakeArray<uint32_t>(entries);
       readback.kv = arena.Take<std::byte>(kv_bytes);
-      readback.masses = arena.TakeArray<cuda::MeasuredMass>(exchange_.masses_per_plan());
+      readback.masses = arena.TakeArray<device::MeasuredMass>(exchange_.masses_per_plan());
       readback.counts = arena.TakeArray<uint32_t>(2 * layout().num_layers * exchange_.counts_per_layer());
       readback.ended = arena.TakeArray<uint32_t>(1);
     }
@@ -101,14 +101,14 @@ absl::Status GpuPeerLink::Allocate() {
 }
 
 absl::Status GpuPeerLink::Connect(const DeviceSelection::Model& model, const PeerOffer& offer) {
-  const cuda::DeviceMemory* exposed[] = {inbox_memory_.get(), &staging_->memory()};
-  WINNOW_ASSIGN_OR_RETURN(link_, cuda::PeerLink::Create(*device_, exposed));
+  const device::DeviceMemory* exposed[] = {inbox_memory_.get(), &staging_->memory()};
+  WINNOW_ASSIGN_OR_RETURN(link_, device::PeerLink::Create(*device_, exposed));
   WINNOW_RETURN_IF_ERROR(link_->Connect(offer.address));
   if (link_->num_regions() != 3 || link_->region_bytes(1) < InferenceInboxBytes(exchange_) ||
       link_->region_bytes(2) < InferenceFlagsBytes(exchange_)) {
     return absl::FailedPreconditionError("the offered peer link is of another shape");
   }
-  const cuda::InferenceInbox peer = InferenceInboxAt(exchange_, link_->region(1), link_->region(2), link_->region(0));
+  const device::InferenceInbox peer = InferenceInboxAt(exchange_, link_->region(1), link_->region(2), link_->region(0));
   WINNOW_ASSIGN_OR_RETURN(plan_,
                           DevicePlan::Create(table_, device_, &store_->kv(), store_->spec(), exchange_.max_rows));
   plan_->Upload(stream_);
@@ -132,7 +132,7 @@ GpuPeerLink::~GpuPeerLink() {
 
 absl::Status GpuPeerLink::Stage(uint64_t push, const CachedSequence* sequence, int layer, uint32_t first,
                                 uint32_t count) {
-  if (count > cuda::kPushStagingTokens) return absl::InvalidArgumentError(absl::StrCat("a push of ", count, " rows"));
+  if (count > device::kPushStagingTokens) return absl::InvalidArgumentError(absl::StrCat("a push of ", count, " rows"));
   const size_t bytes = sequence == nullptr ? 0 : layout().num_kv_heads * count * layout().row_bytes();
   WINNOW_RETURN_IF_ERROR(staging_->CheckNext(push, bytes));  // before the copy has rows of another push
   if (sequence != nullptr) store_->OnDeviceRows(*sequence, layer, first, count, staging_->rows(push));
@@ -299,14 +299,14 @@ void GpuPeerLink::EnqueueReadback(uint32_t plan, std::span<const Row> rows, bool
     }
   }
   if (entries > 0) {
-    device_->CopyAsync(gather_.lists, readback.lists, entries * sizeof(cuda::SelectionList), stream_);
+    device_->CopyAsync(gather_.lists, readback.lists, entries * sizeof(device::SelectionList), stream_);
     device_->CopyAsync(gather_.positions, readback.positions, entries * sizeof(uint32_t), stream_);
     table_->cache->gather(stream_, store_->kv().row_pool(), layout().row_bytes(), gather_.lists, store_->kv().blocks(),
                           gather_.positions, gather_.ones, static_cast<int>(entries), 1, gather_.kv);
     device_->CopyAsync(readback.kv, gather_.kv, entries * layout().row_bytes(), stream_);
   }
   if (measures) {
-    device_->CopyAsync(readback.masses, selection_->masses(), selection_->num_masses() * sizeof(cuda::MeasuredMass),
+    device_->CopyAsync(readback.masses, selection_->masses(), selection_->num_masses() * sizeof(device::MeasuredMass),
                        stream_);
   }
   device_->CopyAsync(readback.counts, selection_->counts(0), selection_->num_counts() * sizeof(uint32_t), stream_);

@@ -11,7 +11,7 @@
 #include "cache_rank/step/device/push_staging.h"
 #include "cache_rank/store/device/sequence_copies.h"
 #include "cache_rank/stream/device_peer_link.h"
-#include "kernels/cuda/step/exchange.h"
+#include "kernels/device/params/exchange.h"
 #include "transport/peer/peer_link.h"
 
 namespace winnow {
@@ -23,15 +23,15 @@ class GpuPeerLink final : public DevicePeerLink {
  public:
   // All arguments outlive the peer link. The offer's specification and shard are those of the store.
   // FAILED_PRECONDITION where the GPUs cannot reach each other.
-  static absl::StatusOr<std::unique_ptr<GpuPeerLink>> Create(const cuda::CudaTable* table, cuda::Device* device,
+  static absl::StatusOr<std::unique_ptr<GpuPeerLink>> Create(const device::DeviceTable* table, device::Device* device,
                                                              SequenceCopies* store, const DeviceSelection::Model& model,
                                                              const PeerOffer& offer);
   ~GpuPeerLink() override;
   // Memory of the GPU that Create takes beside the store, whose shape is `kv`.
-  static size_t DeviceBytes(const cuda::CudaTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
-                            const DeviceSelection::Model& model, const cuda::ExchangeShape& exchange);
+  static size_t DeviceBytes(const device::DeviceTable* table, const DeviceKvShape& kv, const SelectionSpec& spec,
+                            const DeviceSelection::Model& model, const device::ExchangeShape& exchange);
   // What the two ends of this offer have for each other, for a store of that layout.
-  static cuda::ExchangeShape ExchangeOf(const PeerOffer& offer, const KvLayout& layout);
+  static device::ExchangeShape ExchangeOf(const PeerOffer& offer, const KvLayout& layout);
 
   const std::string& address() const override { return link_->LocalAddress(); }
   const KvShard& shard() const override { return shard_; }
@@ -60,7 +60,7 @@ class GpuPeerLink final : public DevicePeerLink {
   };
   // Of the device, what a readback gathers with, [max_rows * num_lists].
   struct GatherArrays {
-    cuda::SelectionList* lists = nullptr;
+    device::SelectionList* lists = nullptr;
     uint32_t* positions = nullptr;
     uint32_t* ones = nullptr;  // rows of each list
     std::byte* kv = nullptr;
@@ -73,17 +73,17 @@ class GpuPeerLink final : public DevicePeerLink {
     std::vector<uint32_t> prompt_tokens;                // likewise
     bool measures = false;                              // captured mass
     // Pinned, [max_rows * num_lists].
-    cuda::SelectionList* lists = nullptr;
+    device::SelectionList* lists = nullptr;
     uint32_t* positions = nullptr;
     std::byte* kv = nullptr;
-    cuda::MeasuredMass* masses = nullptr;  // pinned, as DeviceSelection::masses
-    uint32_t* counts = nullptr;            // pinned, as DeviceSelection::counts
-    uint32_t* ended = nullptr;             // number of the plan
-    std::unique_ptr<cuda::Event> event;
+    device::MeasuredMass* masses = nullptr;  // pinned, as DeviceSelection::masses
+    uint32_t* counts = nullptr;              // pinned, as DeviceSelection::counts
+    uint32_t* ended = nullptr;               // number of the plan
+    std::unique_ptr<device::Event> event;
   };
 
-  GpuPeerLink(const cuda::CudaTable* table, cuda::Device* device, SequenceCopies* store, const PeerOffer& offer);
-  static size_t CarveGather(const cuda::ExchangeShape& exchange, void* region, GatherArrays* arrays);
+  GpuPeerLink(const device::DeviceTable* table, device::Device* device, SequenceCopies* store, const PeerOffer& offer);
+  static size_t CarveGather(const device::ExchangeShape& exchange, void* region, GatherArrays* arrays);
   static size_t PastQueryBytes(const DeviceKvShape& kv);
   absl::Status Allocate();
   absl::Status Connect(const DeviceSelection::Model& model, const PeerOffer& offer);
@@ -97,22 +97,22 @@ class GpuPeerLink final : public DevicePeerLink {
   RowCounts CountsOf(const Readback& readback, size_t row) const;
   const KvLayout& layout() const { return exchange_.layout; }
 
-  const cuda::CudaTable* const table_;
-  cuda::Device* const device_;
+  const device::DeviceTable* const table_;
+  device::Device* const device_;
   SequenceCopies* const store_;
   const KvShard shard_;
-  cuda::ExchangeShape exchange_;
+  device::ExchangeShape exchange_;
   const uint32_t pool_base_;
-  const cuda::Stream stream_;
+  const device::Stream stream_;
   std::unique_ptr<PushStaging> staging_;
-  std::unique_ptr<cuda::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
+  std::unique_ptr<device::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
   // Past queries of a sequence that gets a batch row, [num_layers][ring_queries][num_query_heads][head_dim]; null where
   // none are looked back on.
-  std::unique_ptr<cuda::DeviceMemory> host_queries_, device_queries_;
-  std::unique_ptr<cuda::Event> queries_copied_;  // host_queries_ may be written again
-  cuda::CacheInbox inbox_;
+  std::unique_ptr<device::DeviceMemory> host_queries_, device_queries_;
+  std::unique_ptr<device::Event> queries_copied_;  // host_queries_ may be written again
+  device::CacheInbox inbox_;
   GatherArrays gather_;
-  std::unique_ptr<cuda::PeerLink> link_;
+  std::unique_ptr<device::PeerLink> link_;
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceSelection> selection_;
   std::unique_ptr<SelectGraph> graph_;

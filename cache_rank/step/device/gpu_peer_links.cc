@@ -33,7 +33,7 @@ absl::Status CheckOffer(const PeerOffer& offer) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<GpuPeerLinks>> GpuPeerLinks::Create(const cuda::CudaTable* table, int ordinal,
+absl::StatusOr<std::unique_ptr<GpuPeerLinks>> GpuPeerLinks::Create(const device::DeviceTable* table, int ordinal,
                                                                    const Options& options) {
   std::unique_ptr<GpuPeerLinks> peer_links(new GpuPeerLinks(table, options));
   WINNOW_ASSIGN_OR_RETURN(peer_links->device_, table->open_device(ordinal));
@@ -75,7 +75,7 @@ absl::Status GpuPeerLinks::LoadProjectionsOf(const KvShard& shard, const KvLayou
 absl::Status GpuPeerLinks::MakeStore(const PeerOffer& offer, const ServedShape& shape, const KvLayout& layout) {
   const DeviceKvShape wanted = DeviceKvShapeFor(
       offer.spec, layout, static_cast<uint32_t>(offer.max_rows) * kCopiesPerBatchRow, offer.max_positions, 0);
-  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<cuda::Device> now, table_->open_device(device_->ordinal()));
+  WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<device::Device> now, table_->open_device(device_->ordinal()));
   const bool is_given = options_.memory_bytes > 0;
   const size_t memory = is_given ? options_.memory_bytes : now->info().free_bytes / 10 * 9;
   DeviceKvShape tables = wanted;
@@ -138,7 +138,7 @@ absl::StatusOr<std::unique_ptr<DevicePeerLink>> GpuPeerLinks::Open(const PeerOff
   }
   local.spec = SpecOfShard(offer.spec, shape.layout, local.shard);
   const KvLayout layout = LayoutOf(shape.layout, local.shard);
-  WINNOW_RETURN_IF_ERROR(cuda::PeerLink::CheckReachable(*device_, offer.address));
+  WINNOW_RETURN_IF_ERROR(device::PeerLink::CheckReachable(*device_, offer.address));
   if (store_ != nullptr && !(store_->kv().shape().layout == layout)) {
     return absl::FailedPreconditionError(absl::StrCat("the cache rank has peer links of ",
                                                       store_->kv().shape().layout.num_kv_heads,

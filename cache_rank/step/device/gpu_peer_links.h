@@ -7,7 +7,7 @@
 #include "cache_rank/select/device/device_selection.h"
 #include "cache_rank/store/device/sequence_copies.h"
 #include "cache_rank/stream/device_peer_link.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "model/weights/device_weights.h"
 
 namespace winnow {
@@ -30,7 +30,7 @@ class GpuPeerLinks final : public DevicePeerLinks {
   static constexpr size_t kRoomForPeerLinks = 4;
 
   // Loads the query projections. `table` outlives it.
-  static absl::StatusOr<std::unique_ptr<GpuPeerLinks>> Create(const cuda::CudaTable* table, int ordinal,
+  static absl::StatusOr<std::unique_ptr<GpuPeerLinks>> Create(const device::DeviceTable* table, int ordinal,
                                                               const Options& options);
 
   absl::StatusOr<std::unique_ptr<DevicePeerLink>> Open(const PeerOffer& offer, const ServedShape& shape) override;
@@ -44,7 +44,7 @@ class GpuPeerLinks final : public DevicePeerLinks {
   void Retain(const std::function<bool(uint64_t)>& stays) override;
 
  private:
-  GpuPeerLinks(const cuda::CudaTable* table, const Options& options) : table_(table), options_(options) {}
+  GpuPeerLinks(const device::DeviceTable* table, const Options& options) : table_(table), options_(options) {}
   absl::Status CheckModel(const PeerOffer& offer) const;
   absl::Status LoadProjections(WeightShard part);
   // Of a part of the heads, if that is another one than those that are loaded.
@@ -53,10 +53,10 @@ class GpuPeerLinks final : public DevicePeerLinks {
   absl::Status MakeStore(const PeerOffer& offer, const ServedShape& shape, const KvLayout& layout);
   DeviceSelection::Model ModelOf(const ServedShape& shape, const KvShard& shard) const;
 
-  const cuda::CudaTable* const table_;
+  const device::DeviceTable* const table_;
   const Options options_;
   Executor* executor_ = nullptr;
-  std::unique_ptr<cuda::Device> device_;
+  std::unique_ptr<device::Device> device_;
   // By first kv head; of the whole model until a part is asked for first. Empty without a model.
   std::map<int, std::unique_ptr<DeviceWeights>> projections_;
   std::unique_ptr<SequenceCopies> store_;  // from the first offer on

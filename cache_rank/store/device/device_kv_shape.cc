@@ -29,7 +29,7 @@ size_t BlockBoundBytes(const DeviceKvShape& shape) {
 size_t GroupBoundBytes(const DeviceKvShape& shape) {
   if (!shape.page_groups) return 0;
   const size_t groups =
-      shape.max_sequences * shape.layout.num_lists() * shape.blocks_per_list() / cuda::GroupBlocks(shape.page_tokens);
+      shape.max_sequences * shape.layout.num_lists() * shape.blocks_per_list() / device::GroupBlocks(shape.page_tokens);
   return (groups + kGroupPages - 1) * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
 }
 
@@ -110,7 +110,7 @@ DeviceKvBytes BytesOf(const DeviceKvShape& shape) {
           .bounds = shape.num_blocks * BlockBoundBytes(shape),
           .group_bounds = GroupBoundBytes(shape),
           .tables = lists * (shape.blocks_per_list() + shape.peer_pages()) * sizeof(uint32_t) +
-                    lists * sizeof(cuda::SelectionList),
+                    lists * sizeof(device::SelectionList),
           .residency = lists * 2 * shape.pool_slots * sizeof(uint32_t),
           .past_queries = size_t{shape.max_sequences} * shape.layout.num_layers * shape.ring_queries * query_floats *
                           sizeof(float)};

@@ -6,7 +6,7 @@
 #include "absl/status/status.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/cuda/select/selection.h"
+#include "kernels/device/params/selection.h"
 
 namespace winnow {
 
@@ -38,7 +38,7 @@ struct DeviceKvShape {
 
   // Entries of a list's table: with page_groups those of whole groups.
   uint32_t blocks_per_list() const {
-    const uint32_t whole = page_groups ? cuda::GroupBlocks(page_tokens) : 1;
+    const uint32_t whole = page_groups ? device::GroupBlocks(page_tokens) : 1;
     const uint32_t blocks = (max_positions + kBlockTokens - 1) / kBlockTokens;
     return (blocks + whole - 1) / whole * whole;
   }

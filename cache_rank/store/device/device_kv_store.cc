@@ -8,9 +8,9 @@
 
 namespace winnow {
 
-absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                     const DeviceKvShape& shape, void* slots,
-                                                                     const float* slot_scales) {
+absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const device::DeviceTable* table,
+                                                                     device::Device* device, const DeviceKvShape& shape,
+                                                                     void* slots, const float* slot_scales) {
   const bool is_int8 = shape.layout.dtype == Dtype::kI8 && shape.rows == RowTier::kInPlace;
   if (shape.layout.dtype != Dtype::kBf16 && !is_int8) {
     return absl::InvalidArgumentError("rows in a GPU's memory are bf16, or in place int8");
@@ -25,10 +25,10 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   if (shape.cuboids && (shape.rows == RowTier::kIndexOnly || (shape.rows == RowTier::kInPlace && slots == nullptr))) {
     return absl::InvalidArgumentError("cuboid-means of pages are taken from rows, which are not here");
   }
-  if (shape.pool_slots > 0 && shape.max_positions > cuda::kMostPooledPositions) {
+  if (shape.pool_slots > 0 && shape.max_positions > device::kMostPooledPositions) {
     return absl::InvalidArgumentError(absl::StrCat("contexts of ", shape.max_positions,
                                                    " positions; rows that are sent or staged may be of at most ",
-                                                   cuda::kMostPooledPositions));
+                                                   device::kMostPooledPositions));
   }
   WINNOW_RETURN_IF_ERROR(CheckDeviceMemory(shape, device->info().free_bytes));
   std::unique_ptr<DeviceKvStore> store(new DeviceKvStore(table, device, shape));
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<DeviceKvStore>> DeviceKvStore::Create(const cuda:
   return store;
 }
 
-DeviceKvStore::DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape)
+DeviceKvStore::DeviceKvStore(const device::DeviceTable* table, device::Device* device, const DeviceKvShape& shape)
     : table_(table),
       device_(device),
       shape_(shape),
@@ -68,7 +68,7 @@ size_t DeviceKvStore::range_words() const {
   return std::max<size_t>(shape_.layout.num_kv_heads, shape_.ring_queries);
 }
 
-void DeviceKvStore::Carve(cuda::Arena& arena) {
+void DeviceKvStore::Carve(device::Arena& arena) {
   const KvLayout& layout = shape_.layout;
   const size_t lists = shape_.max_sequences * layout.num_lists();
   const size_t rows = shape_.num_blocks * kBlockTokens;
@@ -91,15 +91,15 @@ void DeviceKvStore::Carve(cuda::Arena& arena) {
   arrays_.past_queries =
       arena.TakeArray<float>(layout.num_layers * shape_.max_sequences * shape_.ring_queries * query_floats);
   arrays_.first_query_positions = arena.TakeArray<uint32_t>(shape_.max_sequences);
-  arrays_.range_lists = arena.TakeArray<cuda::SelectionList>(lists);
+  arrays_.range_lists = arena.TakeArray<device::SelectionList>(lists);
   arrays_.range_words = arena.TakeArray<uint32_t>(shape_.max_sequences * 2 * range_words());
 }
 
 absl::Status DeviceKvStore::Allocate() {
-  cuda::Arena counting(nullptr);
+  device::Arena counting(nullptr);
   Carve(counting);
   WINNOW_ASSIGN_OR_RETURN(memory_, device_->Allocate(counting.used_bytes()));
-  cuda::Arena arena(memory_->data());
+  device::Arena arena(memory_->data());
   Carve(arena);
   const DeviceKvBytes bytes = BytesOf(shape_);
   if (shape_.rows == RowTier::kPinnedHost) {
@@ -109,9 +109,9 @@ absl::Status DeviceKvStore::Allocate() {
     WINNOW_ASSIGN_OR_RETURN(far_rows_, device_->AllocateTiered(bytes.rows, bytes.dram_rows));
   }
   if (far_rows_ != nullptr) arrays_.rows = far_rows_->data();
-  std::vector<cuda::SelectionList> lists(shape_.max_sequences * shape_.layout.num_lists());
+  std::vector<device::SelectionList> lists(shape_.max_sequences * shape_.layout.num_lists());
   for (size_t i = 0; i < lists.size(); ++i) lists[i].first_block = static_cast<uint32_t>(i * shape_.blocks_per_list());
-  const cuda::Stream stream = device_->NewStream();
+  const device::Stream stream = device_->NewStream();
   device_->CopyAsync(arrays_.range_lists, lists.data(), lists.size() * sizeof(lists[0]), stream);
   return device_->Synchronize(stream);
 }
@@ -128,7 +128,7 @@ absl::StatusOr<uint32_t> DeviceKvStore::FindPlace(uint32_t max_positions) const 
   return static_cast<uint32_t>(place - sequences_.begin());
 }
 
-void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, cuda::Stream stream) {
+void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, device::Stream stream) {
   const size_t num_lists = shape_.layout.num_lists(), per_list = blocks.size() / num_lists;
   WINNOW_CHECK(per_list <= shape_.blocks_per_list());
   std::vector<uint32_t> tables(num_lists * shape_.blocks_per_list());
@@ -141,7 +141,7 @@ void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> block
   ForgetResidency(sequence, stream);
 }
 
-absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Stream stream) {
+absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, device::Stream stream) {
   WINNOW_CHECK(shape_.rows != RowTier::kInPlace);
   WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
   const uint64_t wanted = shape_.BlocksOf(max_positions);
@@ -164,7 +164,7 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, cuda::Strea
 }
 
 absl::StatusOr<uint32_t> DeviceKvStore::OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks,
-                                               cuda::Stream stream) {
+                                               device::Stream stream) {
   WINNOW_CHECK(shape_.rows == RowTier::kInPlace && blocks.size() == shape_.BlocksOf(max_positions));
   WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
   sequences_[sequence].is_open = true;
@@ -184,7 +184,7 @@ void DeviceKvStore::Release(uint32_t sequence) {
 }
 
 uint32_t* DeviceKvStore::SetRangeWords(uint32_t sequence, int which, std::span<const uint32_t> words,
-                                       cuda::Stream stream) {
+                                       device::Stream stream) {
   WINNOW_CHECK(words.size() <= range_words());
   uint32_t* const to = arrays_.range_words + (size_t{2} * sequence + which) * range_words();
   device_->CopyAsync(to, words.data(), words.size_bytes(), stream);
@@ -192,29 +192,29 @@ uint32_t* DeviceKvStore::SetRangeWords(uint32_t sequence, int which, std::span<c
 }
 
 absl::Status DeviceKvStore::AppendRange(uint32_t sequence, int layer, uint32_t first, uint32_t count, const void* rows,
-                                        cuda::Stream stream) {
+                                        device::Stream stream) {
   WINNOW_CHECK(is_open(sequence));
   if (uint64_t{first} + count > sequences_[sequence].max_positions) {
     return absl::OutOfRangeError(
         absl::StrCat("rows up to ", uint64_t{first} + count, " of a sequence of ", sequences_[sequence].max_positions));
   }
   if (count == 0) return absl::OkStatus();
-  cuda::AppendParams append = RangeParams(sequence, layer, first, count, stream);
+  device::AppendParams append = RangeParams(sequence, layer, first, count, stream);
   append.rows = rows;
   Append(stream, append);
   return absl::OkStatus();
 }
 
-void DeviceKvStore::BoundGroups(uint32_t sequence, int layer, uint32_t end, cuda::Stream stream) {
+void DeviceKvStore::BoundGroups(uint32_t sequence, int layer, uint32_t end, device::Stream stream) {
   WINNOW_CHECK(is_open(sequence) && end <= sequences_[sequence].max_positions);
   if (!shape_.page_groups || end == 0) return;
   table_->cache->bound_groups(stream, RangeParams(sequence, layer, 0, end, stream));
 }
 
-cuda::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count,
-                                              cuda::Stream stream) {
+device::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count,
+                                                device::Stream stream) {
   const std::vector<uint32_t> positions(shape_.layout.num_kv_heads, first);
-  cuda::AppendParams append = append_params();
+  device::AppendParams append = append_params();
   append.num_lists = shape_.layout.num_kv_heads;
   append.rows_per_list = static_cast<int>(count);
   append.positions = SetRangeWords(sequence, 0, positions, stream);
@@ -223,7 +223,8 @@ cuda::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, uint
 }
 
 absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count,
-                                            const float* queries, const cuda::RopeParams& rope, cuda::Stream stream) {
+                                            const float* queries, const device::RopeParams& rope,
+                                            device::Stream stream) {
   WINNOW_CHECK(is_open(sequence));
   if (count > shape_.ring_queries || count > end) {
     return absl::InvalidArgumentError(
@@ -246,7 +247,7 @@ absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32
   return absl::OkStatus();
 }
 
-void DeviceKvStore::ForgetResidency(uint32_t sequence, cuda::Stream stream) {
+void DeviceKvStore::ForgetResidency(uint32_t sequence, device::Stream stream) {
   const size_t lists = shape_.layout.num_lists(), first = list_index(sequence, 0);
   const auto fill = [&](uint32_t* words, size_t per_list, int byte) {
     device_->FillAsync(words + first * per_list, byte, lists * per_list * sizeof(uint32_t), stream);
@@ -255,7 +256,7 @@ void DeviceKvStore::ForgetResidency(uint32_t sequence, cuda::Stream stream) {
   fill(arrays_.last_plan, shape_.pool_slots, 0);
 }
 
-absl::Status DeviceKvStore::SetPeerPages(uint32_t sequence, std::span<const uint32_t> pages, cuda::Stream stream) {
+absl::Status DeviceKvStore::SetPeerPages(uint32_t sequence, std::span<const uint32_t> pages, device::Stream stream) {
   const size_t lists = shape_.layout.num_lists(), per_list = pages.size() / lists;
   if (per_list > shape_.peer_pages() || per_list * lists != pages.size()) {
     return absl::InvalidArgumentError(absl::StrCat(pages.size(), " slot pages for ", lists, " lists of at most ",
@@ -271,7 +272,7 @@ absl::Status DeviceKvStore::SetPeerPages(uint32_t sequence, std::span<const uint
   return absl::OkStatus();
 }
 
-cuda::KeyStore DeviceKvStore::keys(bool of_copy) const {
+device::KeyStore DeviceKvStore::keys(bool of_copy) const {
   WINNOW_CHECK(shape_.key_copy || !of_copy);
   const KvLayout& layout = shape_.layout;
   if (!of_copy && layout.dtype == Dtype::kI8) {
@@ -297,27 +298,27 @@ cuda::KeyStore DeviceKvStore::keys(bool of_copy) const {
           .dtype = Dtype::kF8};
 }
 
-cuda::PageStore DeviceKvStore::pages() const {
+device::PageStore DeviceKvStore::pages() const {
   if (shape_.page_tokens == 0) return {};
   return {.bounds = arrays_.bounds,
           .page_tokens = static_cast<int>(shape_.page_tokens),
           .group_bounds = arrays_.group_bounds};
 }
 
-cuda::AppendParams DeviceKvStore::append_params() const {
-  cuda::AppendParams params{.head_dim = shape_.layout.head_dim,
-                            .blocks = arrays_.block_tables,
-                            .row_pool = arrays_.rows,
-                            .key_copy = arrays_.key_copy,
-                            .key_scales = arrays_.key_scales,
-                            .bounds = shape_.cuboids ? nullptr : arrays_.bounds,
-                            .group_bounds = arrays_.group_bounds,
-                            .row_scales = arrays_.row_scales};
+device::AppendParams DeviceKvStore::append_params() const {
+  device::AppendParams params{.head_dim = shape_.layout.head_dim,
+                              .blocks = arrays_.block_tables,
+                              .row_pool = arrays_.rows,
+                              .key_copy = arrays_.key_copy,
+                              .key_scales = arrays_.key_scales,
+                              .bounds = shape_.cuboids ? nullptr : arrays_.bounds,
+                              .group_bounds = arrays_.group_bounds,
+                              .row_scales = arrays_.row_scales};
   if (shape_.page_tokens != 0) params.page_tokens = static_cast<int>(shape_.page_tokens);
   return params;
 }
 
-void DeviceKvStore::Append(cuda::Stream stream, const cuda::AppendParams& append) const {
+void DeviceKvStore::Append(device::Stream stream, const device::AppendParams& append) const {
   const bool stores = append.rows != nullptr && append.row_pool != nullptr;
   if (stores || append.key_copy != nullptr || append.bounds != nullptr) {
     table_->cache->append(stream, append);
@@ -335,7 +336,7 @@ void DeviceKvStore::Append(cuda::Stream stream, const cuda::AppendParams& append
                                              .cuboids = arrays_.bounds});
 }
 
-cuda::QueryRings DeviceKvStore::query_rings(int layer) const {
+device::QueryRings DeviceKvStore::query_rings(int layer) const {
   const auto stride =
       static_cast<int64_t>(shape_.ring_queries) * shape_.layout.num_query_heads * shape_.layout.head_dim;
   return {.queries = arrays_.past_queries + layer * shape_.max_sequences * stride,
@@ -348,7 +349,7 @@ uint32_t DeviceKvStore::FirstBlock(uint32_t sequence, size_t list) const {
   return static_cast<uint32_t>(list_index(sequence, list) * shape_.blocks_per_list());
 }
 
-cuda::ResidencyList DeviceKvStore::Residency(uint32_t sequence, size_t list) const {
+device::ResidencyList DeviceKvStore::Residency(uint32_t sequence, size_t list) const {
   const size_t index = list_index(sequence, list);
   return {.position_of = arrays_.position_of + index * shape_.pool_slots,
           .last_plan = arrays_.last_plan + index * shape_.pool_slots,

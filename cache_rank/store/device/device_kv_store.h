@@ -7,8 +7,8 @@
 
 #include "absl/status/statusor.h"
 #include "cache_rank/store/device/device_kv_shape.h"
-#include "kernels/cuda/device/arena.h"
-#include "kernels/cuda/table.h"
+#include "kernels/device/arena.h"
+#include "kernels/plugin/device_table.h"
 
 namespace winnow {
 
@@ -20,8 +20,8 @@ class DeviceKvStore {
  public:
   // RESOURCE_EXHAUSTED says what takes how much. `table` and `device` outlive the store.
   // RowTier::kInPlace: rows are blocks of the slot pool `slots`, of the layout's dtype, or null where nothing may read
-  // them. Of int8 `slot_scales` has their scales (cuda::Int8Slots).
-  static absl::StatusOr<std::unique_ptr<DeviceKvStore>> Create(const cuda::CudaTable* table, cuda::Device* device,
+  // them. Of int8 `slot_scales` has their scales (device::Int8Slots).
+  static absl::StatusOr<std::unique_ptr<DeviceKvStore>> Create(const device::DeviceTable* table, device::Device* device,
                                                                const DeviceKvShape& shape, void* slots = nullptr,
                                                                const float* slot_scales = nullptr);
 
@@ -30,30 +30,30 @@ class DeviceKvStore {
 
   // A new, empty sequence, < max_sequences, that nobody holds rows of. RESOURCE_EXHAUSTED, and nothing changes, when
   // it has no place; OUT_OF_RANGE beyond the shape's max_positions.
-  absl::StatusOr<uint32_t> Open(uint32_t max_positions, cuda::Stream stream);
+  absl::StatusOr<uint32_t> Open(uint32_t max_positions, device::Stream stream);
   // The same for RowTier::kInPlace, whose blocks are the inference rank's: [num_lists][blocks of max_positions] numbers
   // in the slot pool, which nobody else holds.
-  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, cuda::Stream stream);
+  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, device::Stream stream);
   // Gives its blocks back. Nothing that was enqueued may touch the sequence any longer.
   void Release(uint32_t sequence);
 
   // Appends rows [first, first + count) of one layer: [num_kv_heads][count][2 * head_dim] bf16 in device memory. Null
   // `rows`, with RowTier::kInPlace: they lie in their blocks, and are indexed.
   absl::Status AppendRange(uint32_t sequence, int layer, uint32_t first, uint32_t count, const void* rows,
-                           cuda::Stream stream);
+                           device::Stream stream);
   // The bounds of the groups of pages among rows [0, end) of one layer, which are indexed already: of blocks that come
   // from other sequences (AppendRange bounds those that it completes).
-  void BoundGroups(uint32_t sequence, int layer, uint32_t end, cuda::Stream stream);
+  void BoundGroups(uint32_t sequence, int layer, uint32_t end, device::Stream stream);
   // The queries of positions [end - count, end) of one layer before RoPE, [count][num_query_heads][head_dim] in device
   // memory, count <= ring_queries: of all layers the same positions, before anything is predicted.
   absl::Status LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count, const float* queries,
-                               const cuda::RopeParams& rope, cuda::Stream stream);
+                               const device::RopeParams& rope, device::Stream stream);
 
   // Before another inference rank holds the sequence: its pools are empty.
-  void ForgetResidency(uint32_t sequence, cuda::Stream stream);
+  void ForgetResidency(uint32_t sequence, device::Stream stream);
   // Copies the slot pages of the inference rank's lists: [num_lists][pages_per_list], as many as reach the pool's end.
   // INVALID_ARGUMENT where there are more than peer_pages().
-  absl::Status SetPeerPages(uint32_t sequence, std::span<const uint32_t> pages, cuda::Stream stream);
+  absl::Status SetPeerPages(uint32_t sequence, std::span<const uint32_t> pages, device::Stream stream);
 
   const DeviceKvShape& shape() const { return shape_; }
   uint64_t free_blocks() const { return free_blocks_.size() + free_dram_blocks_.size(); }
@@ -66,18 +66,18 @@ class DeviceKvStore {
   uint32_t max_positions(uint32_t sequence) const { return sequences_[sequence].max_positions; }
 
   // What kernels take. Pointers hold for the store's life.
-  cuda::KeyStore keys() const { return keys(shape_.key_copy); }  // the copy where there is one
-  cuda::KeyStore keys(bool of_copy) const;
-  cuda::PageStore pages() const;
-  cuda::AppendParams append_params() const;  // what to append is the caller's to add
+  device::KeyStore keys() const { return keys(shape_.key_copy); }  // the copy where there is one
+  device::KeyStore keys(bool of_copy) const;
+  device::PageStore pages() const;
+  device::AppendParams append_params() const;  // what to append is the caller's to add
   // Stores the rows of a launch and indexes them; null rows are indexed where they lie.
-  void Append(cuda::Stream stream, const cuda::AppendParams& append) const;
-  cuda::QueryRings query_rings(int layer) const;
+  void Append(device::Stream stream, const device::AppendParams& append) const;
+  device::QueryRings query_rings(int layer) const;
   const uint32_t* first_query_positions() const { return arrays_.first_query_positions; }  // [max_sequences]
   const void* row_pool() const { return arrays_.rows; }
   const uint32_t* blocks() const { return arrays_.block_tables; }
   uint32_t FirstBlock(uint32_t sequence, size_t list) const;  // in blocks()
-  cuda::ResidencyList Residency(uint32_t sequence, size_t list) const;
+  device::ResidencyList Residency(uint32_t sequence, size_t list) const;
   const uint32_t* PeerPages(uint32_t sequence, size_t list) const;
 
  private:
@@ -95,8 +95,8 @@ class DeviceKvStore {
     float* past_queries = nullptr;              // [num_layers][max_sequences][ring_queries][num_query_heads][head_dim]
     uint32_t* first_query_positions = nullptr;  // [max_sequences]
     // Of AppendRange and LoadPastQueries, so that calls for several sequences may overlap.
-    cuda::SelectionList* range_lists = nullptr;  // [max_sequences][num_lists], first_block alone
-    uint32_t* range_words = nullptr;             // [max_sequences][2][range_words()]
+    device::SelectionList* range_lists = nullptr;  // [max_sequences][num_lists], first_block alone
+    uint32_t* range_words = nullptr;               // [max_sequences][2][range_words()]
   };
   struct Sequence {
     bool is_open = false;
@@ -104,21 +104,21 @@ class DeviceKvStore {
     std::vector<uint32_t> blocks;
   };
 
-  DeviceKvStore(const cuda::CudaTable* table, cuda::Device* device, const DeviceKvShape& shape);
-  cuda::AppendParams RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count, cuda::Stream stream);
+  DeviceKvStore(const device::DeviceTable* table, device::Device* device, const DeviceKvShape& shape);
+  device::AppendParams RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count, device::Stream stream);
   absl::StatusOr<uint32_t> FindPlace(uint32_t max_positions) const;
-  void SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, cuda::Stream stream);
+  void SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, device::Stream stream);
   absl::Status Allocate();
-  void Carve(cuda::Arena& arena);
+  void Carve(device::Arena& arena);
   size_t list_index(uint32_t sequence, size_t list) const { return sequence * shape_.layout.num_lists() + list; }
   size_t range_words() const;
-  uint32_t* SetRangeWords(uint32_t sequence, int which, std::span<const uint32_t> words, cuda::Stream stream);
+  uint32_t* SetRangeWords(uint32_t sequence, int which, std::span<const uint32_t> words, device::Stream stream);
 
-  const cuda::CudaTable* const table_;
-  cuda::Device* const device_;
+  const device::DeviceTable* const table_;
+  device::Device* const device_;
   const DeviceKvShape shape_;
-  std::unique_ptr<cuda::DeviceMemory> memory_;
-  std::unique_ptr<cuda::DeviceMemory> far_rows_;  // RowTier::kPinnedHost, or with dram_blocks
+  std::unique_ptr<device::DeviceMemory> memory_;
+  std::unique_ptr<device::DeviceMemory> far_rows_;  // RowTier::kPinnedHost, or with dram_blocks
   Arrays arrays_;
   std::vector<Sequence> sequences_;
   std::vector<uint32_t> free_blocks_;       // the next one last

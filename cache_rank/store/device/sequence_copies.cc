@@ -8,8 +8,8 @@
 
 namespace winnow {
 
-absl::StatusOr<std::unique_ptr<SequenceCopies>> SequenceCopies::Create(const cuda::CudaTable* table,
-                                                                       cuda::Device* device, DeviceKvShape shape,
+absl::StatusOr<std::unique_ptr<SequenceCopies>> SequenceCopies::Create(const device::DeviceTable* table,
+                                                                       device::Device* device, DeviceKvShape shape,
                                                                        const SelectionSpec& spec, size_t memory_bytes,
                                                                        size_t host_bytes, Executor* executor) {
   std::unique_ptr<SequenceCopies> store(new SequenceCopies(device, spec, executor));
@@ -120,7 +120,7 @@ bool SequenceCopies::Advance(const CachedSequence& sequence) {
 }
 
 absl::StatusOr<std::shared_ptr<SequenceCopy>> SequenceCopies::Complete(const CachedSequence& sequence,
-                                                                       cuda::Stream stream) {
+                                                                       device::Stream stream) {
   const std::shared_ptr<SequenceCopy> copy = FindOrOpen(sequence);
   if (copy == nullptr) {
     return absl::ResourceExhaustedError(absl::StrCat("the GPU has no room for a copy of ", sequence.kv.max_positions(),

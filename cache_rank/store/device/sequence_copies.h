@@ -50,10 +50,10 @@ class SequenceCopies {
   // `shape` without num_blocks: as many as fit in memory_bytes of the GPU, and with their rows in host_bytes of pinned
   // DRAM where the GPU's memory is taken (FitBlocks). `executor`: threads that copy rows; may be null. All arguments
   // outlive the store.
-  static absl::StatusOr<std::unique_ptr<SequenceCopies>> Create(const cuda::CudaTable* table, cuda::Device* device,
-                                                                DeviceKvShape shape, const SelectionSpec& spec,
-                                                                size_t memory_bytes, size_t host_bytes = 0,
-                                                                Executor* executor = nullptr);
+  static absl::StatusOr<std::unique_ptr<SequenceCopies>> Create(const device::DeviceTable* table,
+                                                                device::Device* device, DeviceKvShape shape,
+                                                                const SelectionSpec& spec, size_t memory_bytes,
+                                                                size_t host_bytes = 0, Executor* executor = nullptr);
 
   // Memory of the GPU beside the shape's.
   static size_t StagingBytes(const KvLayout& layout);
@@ -64,12 +64,12 @@ class SequenceCopies {
   void OnRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count, const std::byte* rows);
   // The same for rows in device memory, which `stream()` reads.
   void OnDeviceRows(const CachedSequence& sequence, int layer, uint32_t first, uint32_t count, const void* rows);
-  cuda::Stream stream() const { return stream_; }
+  device::Stream stream() const { return stream_; }
   // A part of what Complete does; true when nothing is left, or there is no room.
   bool Advance(const CachedSequence& sequence);
   // Brings the copy up to the sequence, behind which `stream` is held. RESOURCE_EXHAUSTED where it has no
   // room.
-  absl::StatusOr<std::shared_ptr<SequenceCopy>> Complete(const CachedSequence& sequence, cuda::Stream stream);
+  absl::StatusOr<std::shared_ptr<SequenceCopy>> Complete(const CachedSequence& sequence, device::Stream stream);
 
   void Truncate(uint64_t sequence_id, uint32_t position);
   void Forget(uint64_t sequence_id);
@@ -80,13 +80,13 @@ class SequenceCopies {
   struct Staging {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
-    std::unique_ptr<cuda::Event> copied;  // to the device: `host` may be written again
+    std::unique_ptr<device::Event> copied;  // to the device: `host` may be written again
   };
   static constexpr uint32_t kChunkTokens = 512;
   static constexpr int kChunksPerTurn = 4;
   static constexpr size_t kStagings = 8;
 
-  SequenceCopies(cuda::Device* device, const SelectionSpec& spec, Executor* executor)
+  SequenceCopies(device::Device* device, const SelectionSpec& spec, Executor* executor)
       : device_(device), spec_(spec), executor_(executor) {}
   absl::Status AllocateStaging();
   std::shared_ptr<SequenceCopy> FindOrOpen(const CachedSequence& sequence);
@@ -96,16 +96,16 @@ class SequenceCopies {
   absl::StatusOr<bool> CopyMissed(const CachedSequence& sequence, SequenceCopy& copy, int most_chunks);
   absl::Status Append(SequenceCopy& copy, int layer, uint32_t first, uint32_t count, Staging& staging);
 
-  cuda::Device* const device_;
+  device::Device* const device_;
   const SelectionSpec spec_;
   Executor* const executor_;
-  cuda::Stream stream_ = nullptr;
+  device::Stream stream_ = nullptr;
   std::unique_ptr<DeviceKvStore> kv_;
-  std::unique_ptr<cuda::DeviceMemory> host_memory_, device_memory_;
+  std::unique_ptr<device::DeviceMemory> host_memory_, device_memory_;
   std::array<Staging, kStagings> stagings_;
   size_t staging_bytes_ = 0;
   size_t next_staging_ = 0;
-  std::unique_ptr<cuda::Event> appended_;
+  std::unique_ptr<device::Event> appended_;
   std::unordered_map<uint64_t, std::shared_ptr<SequenceCopy>> copies_;
 };
 

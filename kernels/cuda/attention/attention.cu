@@ -1,11 +1,11 @@
 #include <algorithm>
 
-#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/attention_launch.cuh"
 #include "kernels/cuda/attention/latent_decode.h"
 #include "kernels/cuda/attention/quantize_rows.cuh"
+#include "kernels/device/params/attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 extern template void LaunchDecode<Dtype::kBf16>(cudaStream_t, const DecodeLaunch&);
 extern template void LaunchDecode<Dtype::kF8>(cudaStream_t, const DecodeLaunch&);
@@ -107,4 +107,4 @@ void DecodeAttention(Stream stream, const DecodeAttentionParams& params) {
 
 const AttentionKernels kAttentionKernels = {ScratchBytes, DecodeAttention, QuantizeRows};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

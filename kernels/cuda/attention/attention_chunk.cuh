@@ -5,7 +5,7 @@
 #include "kernels/cuda/attention/attention_state.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 __device__ inline float MaxOverQuads(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 4));
@@ -176,4 +176,4 @@ struct ChunkWork : Worker<kHeadDim, kDtype> {
   QueryFragments<kHeadDim, kDtype> queries;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -12,7 +12,7 @@
 // shared memory, in chunks of which each of the 4 others scores a quarter. Weights of the whole chunk then meet its V
 // halves with these warps side by side along head_dim, so that no sums have to be exchanged. Bound by memory: while a
 // chunk is worked on, the next ones are on their way, those of the next unit too.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The warps that work on the rows.
 template <int kHeadDim, Dtype kDtype, bool kClustered>
@@ -217,4 +217,4 @@ __global__ void __launch_bounds__(kDecodeThreads, DecodeShape<kHeadDim, kDtype>:
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

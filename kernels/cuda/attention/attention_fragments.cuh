@@ -7,7 +7,7 @@
 
 #include "common/base/dtype.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Operands of mma.m16n8k16: keys, or elements of V, on the M side, the group's queries on the N side. In a warp, `quad`
 // is lane / 4 and `pair` lane % 4. Products are of bf16 where rows are, of integers where they are
@@ -114,4 +114,4 @@ struct Fragments {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

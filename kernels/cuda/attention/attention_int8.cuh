@@ -8,7 +8,7 @@
 // rows, are integers of 16 bits with one factor, in two planes of bytes, and the sums of their products with codes are
 // exact. A query element errs by at most a 2^16th of the query's largest, and a weight, with the scale of its value, by
 // one of the warp's largest.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // c += a b with m16n8k32: codes on the M side, bytes of an upper plane, whose sign is kSigned, or of a lower one.
 template <bool kSigned>
@@ -153,4 +153,4 @@ __device__ inline void WeighInt8Values(uint32_t rows, uint32_t first, int tile, 
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

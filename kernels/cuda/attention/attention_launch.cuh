@@ -8,7 +8,7 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/tensor_map.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Enqueues one kernel, so that its blocks may start while the kernel before still runs. One file per row type
 // instantiates it.
@@ -62,4 +62,4 @@ void LaunchDecode(cudaStream_t stream, const DecodeLaunch& launch) {
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

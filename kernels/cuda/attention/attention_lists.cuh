@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/device/params/attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // How a list is cut, which its own count and the type of rows alone decide, so that a row's bits depend on nothing
 // else: chunks of so many rows as are worked on at once, splits of equally many chunks, at most 16 of them. Partial
@@ -97,4 +97,4 @@ struct ListRows {
   uint32_t pool_base, ring_base, ring_tokens, ring_first;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/attention/attention_chunk.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 struct DecodeLaunch {
   CUtensorMap slots;  // the pool's rows in bytes, for RowStream
@@ -214,4 +214,4 @@ class PartMerger : Worker<kHeadDim, kDtype> {
   int group_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/attention_shape.cuh"
 
 // The two products of attention over rows in shared memory, of types that are multiplied as floating point.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The group's queries as the N operand of all products along head_dim, and what scores have to be multiplied by.
 template <int kHeadDim, Dtype kDtype>
@@ -165,4 +165,4 @@ __device__ inline void WeighValues(uint32_t rows, uint32_t first, int tile, cons
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

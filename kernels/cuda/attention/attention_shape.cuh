@@ -7,7 +7,7 @@
 #include "kernels/cuda/attention/attention_lists.cuh"
 #include "kernels/cuda/attention/attention_units.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kWorkWarps = 4;    // that work on rows
 inline constexpr int kStreamWarps = 4;  // that bring them
@@ -86,4 +86,4 @@ struct DecodeShape {
   static constexpr size_t kPartialFloats = kFragments * 4 + 2 * kMaxGroup;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/attention/attention_lists.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 __device__ inline float Exp2(float x) {
   float y;
@@ -101,4 +101,4 @@ class ListFold {
   State quarter_, list_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

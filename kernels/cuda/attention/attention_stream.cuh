@@ -4,7 +4,7 @@
 #include "kernels/cuda/attention/attention_shape.cuh"
 #include "kernels/cuda/device/async_copy.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Which stage of shared memory comes next, and how often all have been used.
 struct StageCursor {
@@ -136,4 +136,4 @@ class RowStream {
   StageCursor cursor_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

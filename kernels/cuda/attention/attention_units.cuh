@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Hands units to thread blocks that all run at once, in turn: lists differ in length and multiprocessors in speed. The
 // first unit of a block is its own number, later ones are drawn from a counter while the one before is worked on. All
@@ -69,4 +69,4 @@ class UnitTurns {
   uint32_t turn_ = 0;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -8,11 +8,11 @@
 #include "kernels/cuda/attention/latent_tiles.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/tensor_map.h"
-#include "kernels/cuda/latent/latent.h"
+#include "kernels/device/params/latent.h"
 
 // Decode attention over rows of latents: a list is cut into splits by its own length alone, thread blocks take splits
 // in turn, and a second kernel merges what they leave in scratch, from the first split to the last.
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr uint32_t kMostLatentSplits = 64, kLeastSplitRows = 256;  // two splits to a lane of a warp that merges
@@ -253,4 +253,4 @@ void LatentDecodeAttention(Stream stream, const DecodeAttentionParams& params) {
                   launch);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

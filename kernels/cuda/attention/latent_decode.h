@@ -1,10 +1,10 @@
 #pragma once
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/device/params/attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // AttentionKernels over rows whose keys are the values, too.
 size_t LatentScratchBytes(const DecodeAttentionParams& params);
 void LatentDecodeAttention(Stream stream, const DecodeAttentionParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

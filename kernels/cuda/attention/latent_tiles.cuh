@@ -18,7 +18,7 @@
 // each other, in boxes of 64 elements. Threads that copy wait for memory before they can work.
 //
 // Keys come in tiles from the first on, and a tile of which a query sees nothing leaves its state as it is, bit by bit.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kLatentWarps = 8, kLatentThreads = 32 * kLatentWarps, kLatentTileKeys = 64;
 inline constexpr uint32_t kNoRow = ~0u;
@@ -371,4 +371,4 @@ void VisitLatentDim(int key_dim, const Visit& visit) {
   return visit(std::integral_constant<int, 576>());
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

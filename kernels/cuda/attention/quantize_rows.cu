@@ -7,7 +7,7 @@
 #include "common/base/check.h"
 #include "kernels/cuda/attention/quantize_rows.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4;
@@ -161,4 +161,4 @@ void QuantizeRows(Stream stream, const void* rows, int num_rows, int head_dim, D
       static_cast<float*>(scales));
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/rows/flags.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kVectors = 4;  // float4 of a thread, as in RmsNormKernel: it gives the same bits
@@ -167,4 +167,4 @@ void LaunchAddTerms(Stream stream, const AddTermsParams& p) {
 
 const AllReduceKernels kAllReduceKernels = {.add_terms = LaunchAddTerms};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

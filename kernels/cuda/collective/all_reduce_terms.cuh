@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collective/all_reduce_terms.h"
+#include "kernels/device/params/all_reduce_terms.h"
 
 // Words of terms (all_reduce_terms.h): who gives one and who takes it.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Element `at` of this rank's term.
 __device__ inline void StoreTerm(const TermPlaces& places, int64_t at, float value) {
@@ -30,4 +30,4 @@ __device__ inline void LoadTerm(float4& words, const float4* from, bool looks) {
                : "memory");
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

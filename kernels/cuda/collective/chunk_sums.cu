@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "common/base/check.h"
-#include "kernels/cuda/collective/chunk_sums.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/rows/flags.cuh"
+#include "kernels/device/params/chunk_sums.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kVectors = 4;  // float4 of a thread, as in RmsNormKernel: it gives the same bits
@@ -181,4 +181,4 @@ void LaunchAddChunk(Stream stream, const ChunkSumParams& p) {
 
 const ChunkSumKernels kChunkSumKernels = {.add_chunk = LaunchAddChunk};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

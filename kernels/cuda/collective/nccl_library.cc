@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 struct Loaded {
@@ -48,4 +48,4 @@ absl::StatusOr<const NcclLibrary*> LoadNccl() {
   return &loaded.library;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,7 +3,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // What NcclPair uses of libnccl.so.2, found at run time: a machine without it has everything but this transport.
 struct NcclLibrary {
@@ -20,4 +20,4 @@ struct NcclLibrary {
 // Loaded once per process. UNAVAILABLE says what is missing.
 absl::StatusOr<const NcclLibrary*> LoadNccl();
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

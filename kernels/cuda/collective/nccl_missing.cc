@@ -1,7 +1,7 @@
 #include "kernels/cuda/collective/open_nccl_pair.h"
 
 // Instead of nccl_pair.cc where nccl.h was not found.
-namespace winnow::cuda {
+namespace winnow::device {
 
 absl::StatusOr<std::string> NewNcclId() {
   return absl::UnavailableError("the CUDA backend was built without NCCL");
@@ -11,4 +11,4 @@ absl::StatusOr<std::unique_ptr<NcclPair>> OpenNcclPair(Device&, std::string_view
   return absl::UnavailableError("the CUDA backend was built without NCCL");
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,4 +1,4 @@
-#include "kernels/cuda/collective/nccl_pair.h"
+#include "kernels/device/nccl_pair.h"
 
 #include <cuda_runtime.h>
 
@@ -14,7 +14,7 @@
 #include "kernels/cuda/collective/nccl_library.h"
 #include "kernels/cuda/collective/open_nccl_pair.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -206,4 +206,4 @@ absl::StatusOr<std::unique_ptr<NcclPair>> OpenNcclPair(Device& device, std::stri
   return pair;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

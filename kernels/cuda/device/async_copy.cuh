@@ -3,7 +3,7 @@
 
 // Copies from global to shared memory that run on their own, the barriers in shared memory that tell of their end, and
 // what blocks of a cluster and kernels of a stream tell each other. Addresses are of the shared window.
-namespace winnow::cuda {
+namespace winnow::device {
 
 __device__ inline uint32_t SharedAddress(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -98,4 +98,4 @@ __device__ inline void StoreInCluster(uint32_t to, uint32_t block, float4 value)
 #endif
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

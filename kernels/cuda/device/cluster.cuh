@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The CTAs of a cluster (compute capability 9.0) and each other's shared memory. With kCtas = 1 the same code runs
 // without clusters.
@@ -179,4 +179,4 @@ __device__ __forceinline__ void CopyBulk(void* to, const void* from, uint32_t by
 #endif
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,14 +1,14 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/device/stream.h"
+#include "kernels/device/stream.h"
 
 // Programmatic dependent launch: the CTAs of a kernel are set up while the kernel before it still runs, and wait for
 // its results on the device. In a captured graph this becomes a programmatic edge. Kernels that are launched so read
 // nothing a kernel may have written before WaitForInputs(); constants (weights) may be read earlier, provided that they
 // were there before the stream's work began.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Until every kernel before this one has ended and its writes are visible. Needed in each kernel that
 // LaunchDependent launches, also where it reads nothing: what follows may rely on it through this kernel.
@@ -70,4 +70,4 @@ void LaunchDependent(void (*kernel)(Params...), const LaunchShape& shape, Stream
   cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

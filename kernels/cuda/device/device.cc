@@ -1,4 +1,4 @@
-#include "kernels/cuda/device/device.h"
+#include "kernels/device/device.h"
 
 #include <cuda_runtime.h>
 
@@ -12,7 +12,7 @@
 #include "kernels/cuda/device/row_moves.cuh"
 #include "kernels/cuda/device/tiered_memory.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 absl::Status ToStatus(cudaError_t error, const char* what) {
@@ -303,8 +303,8 @@ const char* WhyNoDevice() {
   return error == cudaSuccess ? "there is no GPU" : cudaGetErrorString(error);
 }
 
-CudaVersions Versions() {
-  CudaVersions versions;
+DriverVersions Versions() {
+  DriverVersions versions;
   if (cudaRuntimeGetVersion(&versions.runtime) != cudaSuccess) versions.runtime = 0;
   if (cudaDriverGetVersion(&versions.driver) != cudaSuccess) versions.driver = 0;
   return versions;
@@ -354,4 +354,4 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal) {
   return std::make_unique<CudaDevice>(ordinal, std::move(info));
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

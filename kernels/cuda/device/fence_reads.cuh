@@ -1,6 +1,6 @@
 #pragma once
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Before a thread arrives to give back what it has read of shared memory: without it the copy engine may write there
 // before loads that were issued earlier have read. An arrival does not wait for them, and passes them where another
@@ -11,4 +11,4 @@ __device__ inline void FenceReadsForCopies() {
 #endif
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 // Hopper's asynchronous machinery as far as prefill attention needs it: matrix products of a warpgroup (wgmma), bulk
 // tensor copies (TMA) and their barriers. Only for code compiled for sm_90a.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // How a tile of rows lies in shared memory for wgmma and TMA: blocks of kColumns bf16, [rows][kColumns] each, 16-byte
 // pieces permuted within 8 rows (128-byte swizzle) or 8 half rows (64-byte). Blocks begin at multiples of 1024 bytes.
@@ -201,4 +201,4 @@ __device__ inline void ArriveNamed(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -4,7 +4,7 @@
 // Elements of a key or a value as codes of 8 bits with one scale, operation by operation as QuantizeInt8
 // (kernels/cpu/quantize.cc) makes them, so that both backends agree on every bit.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Magnitudes order as their bits do, with what is not finite on top.
 template <int kCount>
@@ -62,4 +62,4 @@ struct Int8Step {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

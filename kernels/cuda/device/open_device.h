@@ -2,15 +2,15 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/device/device.h"
+#include "kernels/device/device.h"
 
-// Inside the plugin; CudaTable says what these do.
-namespace winnow::cuda {
+// Inside the plugin; DeviceTable says what these do.
+namespace winnow::device {
 
 int DeviceCount();
 const char* WhyNoDevice();
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(int ordinal);
-CudaVersions Versions();
+DriverVersions Versions();
 bool CanAccessPeer(int ordinal, int peer_ordinal);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

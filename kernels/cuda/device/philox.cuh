@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Philox4x32-10 (Salmon et al., SC 2011), the same numbers as model/philox.h.
 __device__ inline uint4 Philox4x32(uint64_t key, uint4 counter) {
@@ -23,4 +23,4 @@ __device__ inline double PhiloxUniform(uint64_t seed, uint32_t sample_index, uin
   return static_cast<double>((uint64_t{bits.x} << 21) | (bits.y >> 11)) * 0x1p-53;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

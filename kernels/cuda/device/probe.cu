@@ -1,6 +1,6 @@
-#include "kernels/cuda/device/probe.h"
+#include "kernels/device/params/probe.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 512;
@@ -57,4 +57,4 @@ const ProbeKernels kProbeKernels = {
         },
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kWarp = 32;
 
@@ -54,4 +54,4 @@ __device__ inline void StoreBf16x8(const Float8& values, void* to) {
       make_uint4(PackBf16(v[0], v[1]), PackBf16(v[2], v[3]), PackBf16(v[4], v[5]), PackBf16(v[6], v[7]));
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

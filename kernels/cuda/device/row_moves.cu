@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/row_moves.cuh"
-#include "kernels/cuda/device/row_moves.h"
+#include "kernels/device/params/row_moves.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 256;
@@ -76,4 +76,4 @@ cudaError_t LoadRowKernels() {
 
 const RowKernels kRowKernels = {.move_rows = Launch};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

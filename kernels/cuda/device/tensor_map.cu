@@ -4,7 +4,7 @@
 #include "common/base/check.h"
 #include "kernels/cuda/device/tensor_map.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 PFN_cuTensorMapEncodeTiled_v12000 FindEncode() {
@@ -34,4 +34,4 @@ CUtensorMap TensorMapOf(const void* data, int element_bytes, int64_t columns, in
   return map;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

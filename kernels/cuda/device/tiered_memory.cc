@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 // The driver's functions for ranges of addresses, found at run time: nothing links the driver.
@@ -126,4 +126,4 @@ absl::StatusOr<std::unique_ptr<DeviceMemory>> AllocateTieredMemory(int ordinal, 
   return memory;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,13 +3,13 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 
 // Codes of MXFP4 as bf16, which hold all of their values. A code's exponent and mantissa become those of a bf16, which
 // is then 2^-126 of the value, or subnormal as the code is. A multiplication by a power of two, which is exact, brings
 // in the block's scale, up to 2^-32 of what is meant, so that no scale up to kGreatestExpertScale overflows: sums are
 // multiplied with that.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr float kCodeSumFactor = 0x1p32f;
 
@@ -32,4 +32,4 @@ __device__ inline uint4 CodesOfWord(uint32_t word, uint32_t factor) {
                     CodePair<3>(word, factor));
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

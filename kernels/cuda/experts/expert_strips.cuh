@@ -7,15 +7,15 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/experts/expert_codes.cuh"
-#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/step/activation.cuh"
+#include "kernels/device/params/experts.h"
 
 // Products of few rows with each of the experts that they touch, bound by reading those once. A block takes a strip of
 // an expert's outputs, and all rows that go there; its warps share out k. Weights go straight to registers: a lane
 // takes 16 bytes of a row of W, which are four of its operands of two mma, of codes of eight, as the order in k is free
 // as long as rows of x have the same. So nothing waits but for memory, and no barrier is met but the last.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kStripWarps = 4, kStripThreads = 32 * kStripWarps;
 inline constexpr int kStripOutputs = 32;  // two mma tiles: 16 of gate and 16 of up, or 32 of down
@@ -242,4 +242,4 @@ __global__ void __launch_bounds__(kStripThreads, 3) ExpertStripKernel(const Stri
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

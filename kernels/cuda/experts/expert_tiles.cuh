@@ -11,7 +11,7 @@
 // Products of a prompt's rows with their experts, bound by arithmetic: tiles of 128 pairs of one expert by 128 outputs,
 // 64 of k at a time, through a ring in shared memory. Four warps take 64 x 64 each. Rows of x are gathered by the
 // copies, so that nobody writes them in the order of the experts first.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kTileRows = kExpertTileRows, kTileOutputs = 128, kTileK = 64;
 inline constexpr int kTileThreads = 128, kTileStages = 3;
@@ -192,4 +192,4 @@ __global__ void __launch_bounds__(kTileThreads, 2) ExpertTileKernel(const StripP
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

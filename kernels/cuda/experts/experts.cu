@@ -3,10 +3,10 @@
 #include "common/base/check.h"
 #include "kernels/cuda/experts/expert_strips.cuh"
 #include "kernels/cuda/experts/expert_tiles.cuh"
-#include "kernels/cuda/experts/experts.h"
 #include "kernels/cuda/experts/route_rows.h"
+#include "kernels/device/params/experts.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 template <bool kGated, bool kCodes>
@@ -107,4 +107,4 @@ void Add(Stream stream, const AddExpertsParams& params) {
 
 const ExpertKernels kExpertKernels = {.route = RouteRows, .gate_up = GateUp, .down = Down, .add = Add};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

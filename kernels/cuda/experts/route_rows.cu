@@ -4,14 +4,14 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/experts/route_rows.h"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/predict.h"
 
 // Dependents start behind the waiting here and in router_logits.cu: sooner the many blocks of the experts' products
 // would take places on multiprocessors while the products of attention still run.
 //
 // Logits; then the choice, a warp to a row; then the pairs sorted by expert, which is a launch of its own for many
 // rows.
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kChooseWarps = 32, kChooseThreads = 32 * kChooseWarps;
@@ -272,4 +272,4 @@ void RouteRows(Stream stream, ExpertRows rows, const RouteRowsParams& params) {
   LaunchChoice(stream, params);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,7 +1,7 @@
 #pragma once
-#include "kernels/cuda/experts/experts.h"
+#include "kernels/device/params/experts.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // ExpertKernels::route.
 void RouteRows(Stream stream, ExpertRows rows, const RouteRowsParams& params);
@@ -13,4 +13,4 @@ inline unsigned DivideUp(int64_t a, int64_t b) {
   return static_cast<unsigned>((a + b - 1) / b);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 #include "kernels/cuda/experts/route_rows.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kLogitWarps = 8;
@@ -135,4 +135,4 @@ void RouterLogits(Stream stream, ExpertRows rows, const RouteRowsParams& params)
   launch(RouterLogitsKernel<8>, 8);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

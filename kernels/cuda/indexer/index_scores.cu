@@ -5,15 +5,15 @@
 #include "common/base/check.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
-#include "kernels/cuda/indexer/indexer.h"
-#include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/indexer.h"
+#include "kernels/device/params/latent.h"
+#include "kernels/device/params/predict.h"
 
 // Thread blocks take tiles of index keys of all queries in turn, a warp 32 of a tile's keys, on the M side. Keys go
 // from memory straight to registers, where they are multiplied with all heads of the query, which lie in shared memory:
 // of 32 of k a lane takes 8 that follow each other, for two steps of mma, an order of k that both share.
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
@@ -199,4 +199,4 @@ void Scores(Stream stream, const IndexScoreParams& params) {
 
 const IndexerKernels kIndexerKernels = {.scores = Scores};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

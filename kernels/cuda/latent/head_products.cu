@@ -8,7 +8,7 @@
 
 // Operands go from memory straight to registers: of 32 of k a lane takes 8 that follow each other, for two steps of
 // mma, an order of k that both operands share.
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4, kThreads = 32 * kWarps;
@@ -186,4 +186,4 @@ void HeadProducts(Stream stream, const HeadProductsParams& params) {
   launch(FewRowsKernel<8>, 16, 64);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/latent/latent.h"
+#include "kernels/device/params/latent.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // LatentKernels::head_products.
 void HeadProducts(Stream stream, const HeadProductsParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

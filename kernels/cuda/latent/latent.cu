@@ -4,10 +4,10 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/latent/head_products.h"
-#include "kernels/cuda/latent/latent.h"
+#include "kernels/device/params/latent.h"
 #include "kernels/indexer.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4;
@@ -230,4 +230,4 @@ void Append(Stream stream, const LatentAppendParams& params) {
 
 const LatentKernels kLatentKernels = {.append = Append, .head_products = HeadProducts};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

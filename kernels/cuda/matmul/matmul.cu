@@ -1,12 +1,12 @@
 #include <cuda_runtime.h>
 
 #include "common/base/check.h"
-#include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/matmul/matmul_launch.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
 #include "kernels/cuda/matmul/matmul_prefill.h"
+#include "kernels/device/params/matmul.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
@@ -83,4 +83,4 @@ const MatmulKernels kMatmulKernels = {.packed_bytes = PackedBytes,
                                       .prefill_workspace_bytes = PrefillWorkspaceBytes,
                                       .prefill_matmul = PrefillMatmul};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

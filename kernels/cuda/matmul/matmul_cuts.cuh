@@ -8,7 +8,7 @@
 //
 // Finer ranges at the end, taken by whichever block is free, were slower: every range that ends inside of a tile leaves
 // a part of its sums, and those exchanges cost more than the 10 % by which multiprocessors differ in speed.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kMatmulBlocks = 132;  // at most; one on each multiprocessor of an H100 or H200
 
@@ -37,4 +37,4 @@ __device__ inline int BlockOf(const MatmulCuts& cuts, int unit) {
   return static_cast<int>((after * blocks - 1) / units);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

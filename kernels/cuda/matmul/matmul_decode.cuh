@@ -14,7 +14,7 @@
 // and x, and four warps that multiply 16 output features each. A tile that several blocks share is finished by the
 // block that begins it, which for that block is the last thing to do: it adds what the others have left, in the order
 // of k. Row invariance: cuts depend on the shape of W alone, and columns of an mma (rows of x) are independent.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // One of the warps that multiply.
 template <int kRows, typename Form>
@@ -131,4 +131,4 @@ __global__ void __launch_bounds__(Form::kDecodeThreads, 2)
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,15 +3,15 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/collective/all_reduce_terms.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/matmul/matmul_cuts.cuh"
 #include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_ring.cuh"
+#include "kernels/device/params/all_reduce_terms.h"
 
 // The half of a decode product that moves memory: what a block shares, and the warp that fills its ring with boxes of W
 // and x.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Of one multiprocessor: blocks that ever began on it, and that have fetched all they fetch. They wrap around.
 struct Turns {
@@ -249,4 +249,4 @@ class RingFiller {
   const uint64_t once_, often_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 
 // The forms of a weight matrix that decode products read. A form is how many bits a weight has, what a block of the
 // kernel takes of it at once, and, where groups of inputs have scales of their own, how those lie.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // A stage of the ring holds kWeightBoxes boxes of 128 bytes by kTileOut output features; a warp multiplies 16 of them.
 // kGroup: inputs that share a scale, 0 where scales, if any, are of whole rows. kScaleOut: output features that do.
@@ -61,4 +61,4 @@ auto VisitGroupForm(Dtype dtype, int group_size, const Visit& visit) {
   return VisitGroupForm<I4GroupForm>(group_size, visit);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 
 // How a warp that multiplies reads its strip of a stage: weights as bf16 fragments, exact in every form, and the scales
 // of groups, which are applied in f32 to the sums of a group.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Codes that a lane has read and not used up: a matrix load brings int4 for two steps of 32 inputs.
 template <typename Form>
@@ -103,4 +103,4 @@ class FragmentReader {
   const uint32_t lane_, piece_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,9 +1,9 @@
 #include "kernels/cuda/matmul/matmul_launch.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 template void LaunchDecodeOf<I4GroupForm<128>>(Stream, const DecodeMatmulParams&);
 template void LaunchDecodeOf<I4GroupForm<64>>(Stream, const DecodeMatmulParams&);
 template void LaunchDecodeOf<I4GroupForm<32>>(Stream, const DecodeMatmulParams&);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

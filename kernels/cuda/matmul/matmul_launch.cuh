@@ -4,10 +4,10 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/tensor_map.h"
-#include "kernels/cuda/matmul/matmul.h"
 #include "kernels/cuda/matmul/matmul_decode.cuh"
+#include "kernels/device/params/matmul.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kMaxDecodeMatmulRows = 64;
 // Of the scratch: parts of sums, turns of multiprocessors.
@@ -81,4 +81,4 @@ extern template void LaunchDecodeOf<I4GroupForm<128>>(Stream, const DecodeMatmul
 extern template void LaunchDecodeOf<I4GroupForm<64>>(Stream, const DecodeMatmulParams&);
 extern template void LaunchDecodeOf<I4GroupForm<32>>(Stream, const DecodeMatmulParams&);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/matmul/matmul_codes.h"
+#include "kernels/device/params/matmul_codes.h"
 
 // Tensor-core fragments of y^T = W x^T: W on the M side (16 output features), rows of x on the N side (8), 16 of k.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Four 8 x 8 matrices of 16-bit elements (rows of 16 bytes); lane l gives the address of row l % 8 of matrix l / 8 and
 // gets elements 2 * (l % 4) and the next of row l / 4 of each.
@@ -57,4 +57,4 @@ __device__ inline uint32_t I4PairToBf16(uint32_t codes, uint32_t minus_zeros) {
 // `pack` orders the 32 weights of two k steps so that the word of a lane c = lane % 4 has in nibble i the weight of
 // input 8 * i + 2c (i < 4), and in nibble i + 4 that of the next input: the pairs that the lane needs for both steps.
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/matmul/matmul_codes.h"
 #include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_mma.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
+#include "kernels/device/params/matmul_codes.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 inline constexpr float kLargestF8 = 448;
@@ -274,4 +274,4 @@ void UnpackMatrix(Stream stream, const DeviceMatrix& matrix, void* row_major) {
                  [&](auto form) { Unpack<decltype(form)>(stream, matrix, row_major); });
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,7 +1,7 @@
 #pragma once
-#include "kernels/cuda/matmul/matmul.h"
+#include "kernels/device/params/matmul.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Row-major bf16 [out, in] to `matrix.data` and `matrix.scales`: kF8 with scales of rows, and forms with groups.
 void PackF8(Stream stream, const void* row_major, const DeviceMatrix& matrix);
@@ -11,4 +11,4 @@ void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matr
 // Back to row-major bf16 in any form, each weight rounded once.
 void UnpackMatrix(Stream stream, const DeviceMatrix& matrix, void* row_major);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

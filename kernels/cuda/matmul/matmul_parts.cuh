@@ -14,7 +14,7 @@
 //
 // A block waits only for blocks behind it, which leave their parts without waiting for anybody: they are there or come
 // as places become free, as blocks are started in order.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kStripOut = 16;
 inline constexpr int kStripTiles = kStripOut / 16;  // of an mma's 16 output features
@@ -166,4 +166,4 @@ class StripOutput {
   float old_[kStripTiles][kReadsEarly ? kRows / 8 : 1][4];
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -10,7 +10,7 @@
 #include "kernels/cuda/matmul/matmul_pack.h"
 #include "kernels/cuda/matmul/matmul_prefill.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr size_t kLibraryBytes = size_t{32} << 20;  // of the workspace; what NVIDIA advises for Hopper
@@ -141,4 +141,4 @@ void PrefillMatmul(Stream stream, const PrefillMatmulParams& params) {
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 
 // Barriers in shared memory and asynchronous copies that complete on them: of boxes by tensor maps where the GPU has
 // them (sm_90), of 16 bytes a lane elsewhere.
-namespace winnow::cuda {
+namespace winnow::device {
 
 __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -134,4 +134,4 @@ __device__ inline void CopyBoxByLanes(uint32_t to, const char* from, int64_t pit
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

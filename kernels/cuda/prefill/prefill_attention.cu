@@ -1,11 +1,11 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/prefill/prefill_attention.h"
 #include "kernels/cuda/prefill/prefill_latent.h"
 #include "kernels/cuda/prefill/prefill_mma.h"
 #include "kernels/cuda/prefill/prefill_wgmma.h"
 #include "kernels/cuda/prefill/widen_rows.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
@@ -23,4 +23,4 @@ void PrefillAttention(Stream stream, const PrefillAttentionParams& params) {
 const PrefillAttentionKernels kPrefillAttentionKernels = {
     .prefill_attention = PrefillAttention, .prefill_attention_any_gpu = PrefillAttentionMma, .widen_rows = WidenRows};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

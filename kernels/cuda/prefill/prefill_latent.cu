@@ -4,12 +4,12 @@
 #include "kernels/cuda/attention/latent_tiles.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/device/tensor_map.h"
-#include "kernels/cuda/latent/latent.h"
 #include "kernels/cuda/prefill/prefill_latent.h"
+#include "kernels/device/params/latent.h"
 
 // All heads of a query see the same rows: a thread block takes 64 pairs of a query and a head, the heads of
 // neighbouring queries, or where each query has rows of its own those of one.
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kMWarps = 4;
@@ -115,4 +115,4 @@ void PrefillAttentionLatent(Stream stream, const PrefillAttentionParams& params)
   VisitLatentDim(params.head_dim, [&](auto dim) { Launch<decltype(dim)::value>(stream, params); });
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

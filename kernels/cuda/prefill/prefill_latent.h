@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Over rows whose keys are the values, too.
 void PrefillAttentionLatent(Stream stream, const PrefillAttentionParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

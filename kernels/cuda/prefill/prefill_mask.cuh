@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Which keys a query sees, and which tiles of kTile keys a run of queries [first, last] has to visit. A row's result
 // does not depend on the run it is in: tiles begin at multiples of kTile and come in ascending order, and a tile in
@@ -41,4 +41,4 @@ struct PrefillMask {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 // FlashAttention-2 (arXiv:2307.08691): a CTA of four warps has 64 queries of one head, 16 per warp, and walks over
 // tiles of 64 keys. K|V rows are copied as they lie, two tiles deep, into rows padded against bank conflicts.
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4;
@@ -246,4 +246,4 @@ void PrefillAttentionMma(Stream stream, const PrefillAttentionParams& params) {
   WINNOW_CHECK(false);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

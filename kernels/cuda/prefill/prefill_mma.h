@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Prefill attention by warp-wide matrix instructions: any GPU of compute capability 8.0 and more.
 void PrefillAttentionMma(Stream stream, const PrefillAttentionParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 #include "kernels/cuda/prefill/prefill_wgmma.cuh"
 #include "kernels/cuda/prefill/prefill_wgmma.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 using namespace prefill;
@@ -104,4 +104,4 @@ void PrefillAttentionWgmma(Stream stream, const PrefillAttentionParams& params) 
   WINNOW_CHECK(false);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -13,7 +13,7 @@
 // Of rows of int8 (kScaled) K and V are codes in bf16, and their scales come beside the tiles: scores are multiplied by
 // those of keys, and weights, before they are rounded for the product with V, by those of values.
 
-namespace winnow::cuda::prefill {
+namespace winnow::device::prefill {
 
 inline constexpr int kWarpgroup = 128;
 inline constexpr int kConsumers = 2;
@@ -414,4 +414,4 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-}  // namespace winnow::cuda::prefill
+}  // namespace winnow::device::prefill

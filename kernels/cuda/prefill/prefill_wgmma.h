@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Prefill attention by Hopper's warpgroup matrix instructions: compute capability 9.0 only.
 void PrefillAttentionWgmma(Stream stream, const PrefillAttentionParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

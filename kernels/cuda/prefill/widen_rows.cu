@@ -4,7 +4,7 @@
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/prefill/widen_rows.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 256;
@@ -59,4 +59,4 @@ void WidenRows(Stream stream, const WidenRowsParams& p) {
       stream, p);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

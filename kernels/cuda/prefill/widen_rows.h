@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/prefill/prefill_attention.h"
+#include "kernels/device/params/prefill_attention.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // PrefillAttentionKernels::widen_rows.
 void WidenRows(Stream stream, const WidenRowsParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

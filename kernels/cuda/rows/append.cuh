@@ -6,9 +6,9 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/appended_page.cuh"
 #include "kernels/cuda/rows/bound_groups.cuh"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr float kGreatestE4m3 = 448;
 
@@ -88,4 +88,4 @@ __global__ void __launch_bounds__(kAppendWarps * 32) Append(const AppendParams p
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

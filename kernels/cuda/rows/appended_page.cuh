@@ -1,8 +1,8 @@
 #pragma once
 #include "common/base/kv_layout.h"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kAppendWarps = 4;
 
@@ -38,4 +38,4 @@ struct AppendedPage {
   const uint32_t first, page_begin, begin, end;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

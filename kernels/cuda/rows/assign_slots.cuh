@@ -3,8 +3,8 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/assign_slots_parts.cuh"
-#include "kernels/cuda/rows/cache.h"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/cache.h"
+#include "kernels/device/params/predict.h"
 
 // Which rows of a selection are missing from a pool, and where they go: one thread block per list, all in one launch.
 //
@@ -15,7 +15,7 @@
 // The victims are the v oldest of the slots that hold a row which is not selected. Their number is known before they
 // are, so the age that parts them from the rest is found by bisection: counting over registers, one barrier a step,
 // about log2 of the greatest age in plans. A histogram would need one atomic per slot on the few ages there are.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr uint32_t kSlotsPerThread = 4;  // of a tile
 inline constexpr uint32_t kTileSelected = 2048;
@@ -227,4 +227,4 @@ __global__ void __launch_bounds__(kThreads, 1024 / kThreads) AssignSlots(const A
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

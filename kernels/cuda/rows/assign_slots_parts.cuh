@@ -1,11 +1,11 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
 // What the kernel that assigns slots is made of: exchange between warps, the selection as a set, and four slots of a
 // pool.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr uint32_t kAbsent = ~0u;
 
@@ -135,4 +135,4 @@ __device__ inline void StorePlan(const ResidencyList& list, const FourSlots& slo
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,9 +5,9 @@
 #include "common/base/page_groups.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/appended_page.cuh"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The bounds of a list's group of pages, from those of all its pages: lane i < head_dim / 8 holds elements
 // [8i, 8i + 8).
@@ -64,4 +64,4 @@ __global__ void __launch_bounds__(kAppendWarps * 32) BoundGroups(const AppendPar
   if ((group + 1) * rows <= p.positions[list] + p.rows_per_list) BoundGroup<kHeadDim>(p, list, group, lane);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,9 +5,9 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/appended_page.cuh"
 #include "kernels/cuda/rows/bound_groups.cuh"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // bf16 pairs of the nearest values that are not less, or not greater.
 __device__ inline __nv_bfloat162 RoundUp(float low, float high) {
@@ -58,4 +58,4 @@ __global__ void __launch_bounds__(kAppendWarps * 32) BoundInt8Rows(const AppendP
   BoundGroupBehind<kHeadDim>(p, list, page.end, lane);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

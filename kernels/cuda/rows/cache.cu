@@ -6,12 +6,12 @@
 #include "kernels/cuda/rows/assign_slots.cuh"
 #include "kernels/cuda/rows/bound_groups.cuh"
 #include "kernels/cuda/rows/bound_int8_rows.cuh"
-#include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/rows/flags.cuh"
 #include "kernels/cuda/rows/gather_rows.cuh"
 #include "kernels/cuda/rows/push_rows.cuh"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 // Stores of the launches before this one are ordered before the flag: what a thread has seen is released with it.
@@ -165,4 +165,4 @@ const CacheKernels kCacheKernels = {.append = LaunchAppend,
                                     .ping = LaunchPing,
                                     .gather = LaunchGather};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

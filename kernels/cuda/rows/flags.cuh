@@ -1,10 +1,10 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
 // Words through which GPUs of one host talk: plain stores and loads at system scope.
-namespace winnow::cuda {
+namespace winnow::device {
 
 // __threadfence_system would be sequentially consistent, which nothing here needs, and takes longer.
 __device__ inline void FenceSystem() {
@@ -55,4 +55,4 @@ __device__ inline bool WaitFor(const WaitParams& p, uint32_t value, WaitPatience
   return true;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,9 +3,9 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kGatherWarps = 8;
 
@@ -63,4 +63,4 @@ __global__ void __launch_bounds__(kGatherWarps * 32) GatherRows(const GatherPara
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

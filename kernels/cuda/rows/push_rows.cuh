@@ -3,13 +3,13 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/rows/cache.h"
 #include "kernels/cuda/rows/flags.cuh"
+#include "kernels/device/params/cache.h"
 
 // Pushes rows out of blocks into slots. The rows of all lists are numbered through and dealt out to all warps in small
 // groups, so that one long list uses the whole device too. Rows are read and written once: they are the first to leave
 // the caches.
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kPushThreads = 256;
 inline constexpr int kPushWarps = kPushThreads / 32;
@@ -178,4 +178,4 @@ __global__ void __launch_bounds__(kPushThreads, 4) PushRows(const PushParams p) 
   StoreRelease(p.raise.flag, raised);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

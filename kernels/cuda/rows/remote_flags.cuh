@@ -2,10 +2,10 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/rows/exchange_peer.h"
 #include "kernels/cuda/rows/flags.cuh"
+#include "kernels/device/params/exchange_peer.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // What a step's kernels tell cache ranks and await of them, a lane to a cache rank: by whole warps.
 class RemoteFlags {
@@ -120,4 +120,4 @@ __device__ inline void EndSendRows(const SendRowsParams& p, uint32_t parts) {
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/select/select_memory.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Share of the softmax that sinks, selection and recent window hold, averaged over the queries: exact where every key
 // was scored, otherwise at least this, what is not scored taken as its pages' bounds. The leader's threads.
@@ -72,4 +72,4 @@ __device__ __noinline__ float CapturedMass(const SelectLaunch& launch, const Sel
   return mean > 1 ? 1.0f : static_cast<float>(mean);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 // Keys of a list in the shared memory of a cluster's blocks, each block's own columns, and the bins by which blocks
 // tell each other what they have.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr uint32_t kClusterBins = 1024;
 inline constexpr int kClusterBinBits = 10;
@@ -132,4 +132,4 @@ struct ClusterCutMemory {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -8,7 +8,7 @@
 // columns behind those of the blocks before it. Blocks tell each other how many columns they have in which bin, and the
 // few ranks near the cut; keys stay where they are.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // A block's selectable columns: keys[begin, end), which are columns [first + begin, first + end).
 struct OwnColumns {
@@ -239,4 +239,4 @@ __device__ __forceinline__ uint32_t EmitChosen(OwnColumns own, uint32_t before, 
   return before + __reduce_add_sync(~0u, of_warp);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -9,7 +9,7 @@
 // From scores to selections where the keys of a list find room in the shared memory of its cluster: scores are read
 // once, and each block writes its own rows.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Shared memory of a block.
 struct ClusterSelectMemory {
@@ -127,4 +127,4 @@ __global__ void __launch_bounds__(kMaxSelectThreads) ClusterSelectKernel(const _
               });
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -10,7 +10,7 @@
 // shared memory of the first block (the leader), which finds the exact cut among them. If the sample misled, so that
 // too few or too many are left, the cut is searched by passes over all columns: the result never depends on the sample.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Visits columns [first, last) of this block's part, kFours fours at once: visit(masks of those that are meant, column
 // of the first four, values); the fours of a thread lie 4 * blockDim.x columns apart. The same trips for all threads.
@@ -255,4 +255,4 @@ __device__ __forceinline__ uint64_t MarkTopK(const Importance<kKind>& importance
   return cut;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

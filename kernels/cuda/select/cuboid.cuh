@@ -6,9 +6,9 @@
 
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/select/page_units.h"
+#include "kernels/device/params/page_units.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kCuboidWarps = 4;
 
@@ -84,4 +84,4 @@ __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidPa
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -4,7 +4,7 @@
 
 #include "kernels/cuda/select/unit_scores.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Larger floats have larger keys; -0 and +0 have one key, as they compare equal. Not for NaN.
 __device__ __forceinline__ uint32_t OrderedKey(float value) {
@@ -92,4 +92,4 @@ __device__ __forceinline__ float SoftmaxSumOf(const Importance<kKind>& importanc
   return sums.At(column);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 
 // The cut of pages whose keys one block holds.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The least rank chosen, 0 where all are: of `count` columns that were counted in memory.bins, in rows of `rule`. All
 // threads of a block, behind a barrier; ends with one. Chooses by rows alone.
@@ -72,4 +72,4 @@ __device__ __forceinline__ uint32_t VisitInOrder(const uint32_t* bitmap, uint32_
   return all.all;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

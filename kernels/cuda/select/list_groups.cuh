@@ -8,7 +8,7 @@
 
 // Groups of pages, by which long lists are narrowed down before their pages are looked at.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The groups that stay, ascending, to memory.groups, from the greatest bounds of all in `keys`, of which `least` and
 // `greatest` are the ends. All threads of a block, behind a barrier and with bins that are cleared; ends with one.
@@ -40,4 +40,4 @@ __device__ __forceinline__ void ListKeptGroups(const SelectionList& list, const 
   __syncthreads();
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

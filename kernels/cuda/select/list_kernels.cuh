@@ -3,7 +3,7 @@
 
 // The kernels of the selection that one cluster makes of a list, by format of keys and head dimension.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 template <UnitFormat kFormat, int kDim>
 void LaunchListSelect(Stream stream, const ListLaunch& launch) {
@@ -30,4 +30,4 @@ void LaunchListSelectOf(Stream stream, const ListLaunch& launch) {
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 
 // Launches of the selection that one cluster makes of a list.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 extern template void LaunchListSelectOf<UnitFormat::kI8>(Stream, const ListLaunch&);  // in a file of its own
 
@@ -117,4 +117,4 @@ inline bool LaunchListSelection(Stream stream, const SelectParams& params, void*
   return true;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 
 // What a block of a two-stage selection in one launch holds in shared memory.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kListThreads = 512;
 inline constexpr int kListWarps = kListThreads / 32;
@@ -71,4 +71,4 @@ struct ListMemory {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 
 // What a selection has brought into the L2 while it waits for its queries. Results do not depend on it.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Both multiples of 16.
 __device__ __forceinline__ void PrefetchToL2(const void* from, uint32_t bytes) {
@@ -26,4 +26,4 @@ __device__ __forceinline__ void PrefetchTiles(const UnitTable& table, uint32_t f
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

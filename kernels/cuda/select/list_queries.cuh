@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/select/unit_scores.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The queries of a list as the operands of its pages and of its keys (LoadQueries gives the same bits): a warp to a
 // query and an operand. They are on their way from Load on, and waited for by Store.
@@ -72,4 +72,4 @@ class ListQueries {
   float own_[kDim / 32];
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

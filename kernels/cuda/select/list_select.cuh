@@ -17,7 +17,7 @@
 // that stay, the scores of their keys and the best of those never leave the cluster's shared memory. For lists whose
 // scored columns fit there.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The granules that are scored: those of the pages of the greatest bounds that hold CandidateRows, the sinks', and all
 // from the last page boundary below the recent window on. Returns their number. `list` and its pages are those without
@@ -319,4 +319,4 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
   if (threadIdx.x == 0 && rank + 1 == blocks) params.counts[index] = places;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

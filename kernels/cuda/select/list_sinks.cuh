@@ -9,7 +9,7 @@
 // What becomes of the scores that a cluster's warps find (UnitStream). A lane gets two columns, eight apart, of two
 // queries.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The greatest bound of each page, to every block of the cluster.
 struct PageSink {
@@ -89,4 +89,4 @@ struct KeySink {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -4,7 +4,7 @@
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/select/list_memory.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Softmaxes are summed as integers, so that sums depend on the columns alone and not on who adds them: 2^(x - greatest)
 // in units of 2^-44, without conversions, from the bits of floats between 2 and 4.
@@ -71,4 +71,4 @@ __device__ __forceinline__ void SumExponentials(const ListMemory& memory, int gr
   ClusterSync();
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -10,7 +10,7 @@
 // block of a list to end decides, unit by unit, whether it may stop, so that rounds behind that read nothing. Rounds
 // grow, so that at most twice as much is read as is taken.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kMassWarps = 8;
 inline constexpr uint32_t kMassGranule = 16;  // rows that a warp scores together
@@ -268,4 +268,4 @@ __global__ void __launch_bounds__(kRankThreads)
   EmitUnits(p, range, nullptr, order, count, rows > list.budget ? rows - list.budget : 0, index, bitmap, warp_sums);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,12 +1,12 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/select/selection.h"
 #include "kernels/cuda/select/unit_scores.cuh"
+#include "kernels/device/params/selection.h"
 
 // Lists without the groups of pages that they leave out.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 static_assert(kGranule == kGroupPages);  // a list of groups says which pages are columns (UnitTable)
 
@@ -38,4 +38,4 @@ __device__ __forceinline__ uint32_t UngroupedGranule(uint32_t granule, const uin
   return kept == nullptr ? granule : kept[granule / page_rows] * page_rows + granule % page_rows;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -2,14 +2,14 @@
 #include <bit>
 
 #include "common/base/check.h"
-#include "kernels/cuda/device/arena.h"
 #include "kernels/cuda/select/cuboid.cuh"
 #include "kernels/cuda/select/mass_of_units.cuh"
-#include "kernels/cuda/select/page_units.h"
-#include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/rank_units.cuh"
+#include "kernels/device/arena.h"
+#include "kernels/device/params/page_units.h"
+#include "kernels/device/params/predict.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 256;
@@ -150,4 +150,4 @@ const PageUnitKernels kPageUnitKernels = {.index_cuboids = LaunchIndexCuboids,
                                           .hold_lists = LaunchHoldLists,
                                           .tell_counts = LaunchTellCounts};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,9 +1,9 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/regression.cuh"
+#include "kernels/device/params/predict.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4;
@@ -165,4 +165,4 @@ const PredictKernels kPredictKernels = {.rotate_queries = LaunchRotateQueries,
                                         .predict_queries = LaunchPredictQueries,
                                         .begin_plan = LaunchBeginPlan};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

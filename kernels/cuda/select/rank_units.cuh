@@ -3,12 +3,12 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/select/page_units.h"
+#include "kernels/device/params/page_units.h"
 
 // Units of a list in the order of their importance. A list has some hundred to a few thousand of them: one block sorts
 // them all in shared memory, as reading them one after the other wants the whole order.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kRankThreads = 1024;
 inline constexpr int kRankWarps = kRankThreads / 32;
@@ -262,4 +262,4 @@ __global__ void __launch_bounds__(kRankThreads)
   EmitUnits(p, range, ranks, nullptr, count, excess, out, bitmap, warp_sums);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

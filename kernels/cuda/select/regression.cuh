@@ -1,9 +1,9 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/predict.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kMaxPredictHeadDim = 256;
 inline constexpr int kMaxBlendWindow = 32;  // the equations of a window fit one warp
@@ -125,4 +125,4 @@ class Regression {
   bool is_solved_;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,7 +5,7 @@
 
 // A warp's way through runs of columns: a stage of loads is under way while the one before it is multiplied.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // How a lane's loads of a run of eight tiles, sixteen units each, are cut into stages of about 128 bytes: one is in
 // flight while the one before is multiplied.
@@ -187,8 +187,8 @@ class RunScorer {
             const uint32_t* w0 = from.units[t][0][c].words;
             const uint32_t* w1 = from.units[t][1][c].words;
             if constexpr (kFormat == UnitFormat::kBf16) {
-              cuda::Multiply<kFormat>(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
-              cuda::Multiply<kFormat>(sums_[t], {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
+              device::Multiply<kFormat>(sums_[t], {w0[0], w1[0], w0[1], w1[1]}, q.x, q.y);
+              device::Multiply<kFormat>(sums_[t], {w0[2], w1[2], w0[3], w1[3]}, q.z, q.w);
             } else {
 #pragma unroll
               for (int i = 0; i < 2; ++i) {
@@ -196,7 +196,7 @@ class RunScorer {
                 const uint32_t a[4] = {HalvesOf(static_cast<uint16_t>(u0)), HalvesOf(static_cast<uint16_t>(u1)),
                                        HalvesOf(static_cast<uint16_t>(u0 >> 16)),
                                        HalvesOf(static_cast<uint16_t>(u1 >> 16))};
-                cuda::Multiply<kFormat>(sums_[t], a, i == 0 ? q.x : q.z, i == 0 ? q.y : q.w);
+                device::Multiply<kFormat>(sums_[t], a, i == 0 ? q.x : q.z, i == 0 ? q.y : q.w);
               }
             }
           }
@@ -265,4 +265,4 @@ class RunScorer {
   SoftmaxPart part_[2] = {{-INFINITY, 0}, {-INFINITY, 0}};
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

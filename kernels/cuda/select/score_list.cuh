@@ -4,9 +4,9 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/select/page_groups.cuh"
 #include "kernels/cuda/select/run_scorer.cuh"
-#include "kernels/cuda/select/selection.h"
+#include "kernels/device/params/selection.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // The granules of each list that are scored, where not every key is; or the groups whose pages are, where not every
 // page is.
@@ -141,4 +141,4 @@ void ScoreKeysOf(Stream stream, const ScoreLaunch& launch) {
   }
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

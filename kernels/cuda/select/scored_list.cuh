@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/select/select_memory.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // A list whose scores lie in global memory, as the kernels that select from those begin with it.
 template <ImportanceKind kKind>
@@ -39,4 +39,4 @@ struct ScoredList {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

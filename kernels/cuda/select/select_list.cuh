@@ -7,7 +7,7 @@
 // From scores to selections: one cluster to a list narrows its columns down to candidates, of which the leader takes
 // the best.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Lists the groups of each list's pages that stay.
 __global__ void __launch_bounds__(kMaxSelectThreads) KeptGroupsKernel(const __grid_constant__ SelectLaunch launch) {
@@ -196,4 +196,4 @@ __global__ void __launch_bounds__(kMaxSelectThreads) SelectPagesKernel(const __g
   if (threadIdx.x == 0) params.counts[index] = rows - excess;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -3,9 +3,9 @@
 
 #include "kernels/cuda/select/cluster_top_k.cuh"
 #include "kernels/cuda/select/score_list.cuh"
-#include "kernels/cuda/select/selection.h"
+#include "kernels/device/params/selection.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // A selection, and where scores lie. Lists lie one after the other.
 struct SelectLaunch {
@@ -153,4 +153,4 @@ __device__ __forceinline__ uint32_t VisitMarked(const uint32_t* bitmap, uint32_t
   return sums.all;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

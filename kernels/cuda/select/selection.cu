@@ -4,10 +4,10 @@
 #include "kernels/cuda/select/cluster_select.cuh"
 #include "kernels/cuda/select/list_launch.cuh"
 #include "kernels/cuda/select/select_list.cuh"
-#include "kernels/cuda/select/selection.h"
 #include "kernels/cuda/select/value_top_k.cuh"
+#include "kernels/device/params/selection.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // In a file of its own.
 extern template void ScoreKeysOf<UnitFormat::kI8>(Stream, const ScoreLaunch&);
@@ -377,4 +377,4 @@ const SelectionKernels kSelectionKernels = {.select_scratch_bytes = SelectScratc
                                             .score = Score,
                                             .score_pages = ScorePages};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 // Importance and column together, the lower column on top, make one 64-bit rank: ranks differ, so that a cut parts the
 // chosen from the rest without a word about ties.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Blocks have 256, 512 or 1,024 threads, those that sum in floating point at least 512. What is summed in floating
 // point is summed by the first 512, so that results do not depend on it.
@@ -308,4 +308,4 @@ __device__ __forceinline__ uint64_t CutOf(const Candidates& candidates, uint32_t
   return control.cut;
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

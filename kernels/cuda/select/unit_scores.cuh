@@ -17,7 +17,7 @@
 // Keys of int8 are multiplied by queries of int8 in integers, and scores have the bits of the CPU backend's
 // (KeyScoreParams in kernels/params.h).
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kScoreWarps = 8;  // of a block; as many runs
 inline constexpr int kMaxGroup = 8;
@@ -205,4 +205,4 @@ __device__ __forceinline__ SoftmaxPart Joined(SoftmaxPart a, SoftmaxPart b) {
   return {largest, a.sum * Exp2(a.largest - largest) + b.sum * Exp2(b.largest - largest)};
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -7,7 +7,7 @@
 // A warp's way through tiles of sixteen units: their bytes come through a ring in shared memory, some stages ahead of
 // the products, and nothing but the ring is waited for. Registers hold the queries.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kRingStages = 3;
 inline constexpr int kTileUnits = 16;
@@ -243,11 +243,11 @@ class UnitStream {
           MultiplyInt8(sums, {words[0][2 * i], words[1][2 * i], words[0][2 * i + 1], words[1][2 * i + 1]},
                        query[c][2 * i], query[c][2 * i + 1]);
         } else if constexpr (kFormat == UnitFormat::kBf16) {
-          cuda::Multiply<kFormat>(sums, {words[0][2 * i], words[1][2 * i], words[0][2 * i + 1], words[1][2 * i + 1]},
-                                  query[c][2 * i], query[c][2 * i + 1]);
+          device::Multiply<kFormat>(sums, {words[0][2 * i], words[1][2 * i], words[0][2 * i + 1], words[1][2 * i + 1]},
+                                    query[c][2 * i], query[c][2 * i + 1]);
         } else {
           const uint32_t u0 = words[0][i], u1 = words[1][i];
-          cuda::Multiply<kFormat>(
+          device::Multiply<kFormat>(
               sums,
               {HalvesOf(static_cast<uint16_t>(u0)), HalvesOf(static_cast<uint16_t>(u1)),
                HalvesOf(static_cast<uint16_t>(u0 >> 16)), HalvesOf(static_cast<uint16_t>(u1 >> 16))},
@@ -267,4 +267,4 @@ class UnitStream {
   int produced_ = 0, consumed_ = 0;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

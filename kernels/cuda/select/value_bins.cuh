@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/select/top_k_cut.cuh"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 // Bins of equal width between two values, which spread values of both signs as bins of keys would not. The last two
 // also hold what is above, the first what is below. Never descending along the keys, whatever the two values are: where
@@ -21,4 +21,4 @@ struct ValueBins {
   }
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -6,7 +6,7 @@
 
 // Values of a list on their way to a warp, chunk by chunk, by the copy engine: from compute capability 9.0 on.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr int kChunkFours = 4;                          // of a lane
 inline constexpr uint32_t kWarpChunkFours = 32 * kChunkFours;  // of a chunk
@@ -107,4 +107,4 @@ class ChunkStream {
   uint32_t stage_ = 0, parity_ = 0;
 };
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

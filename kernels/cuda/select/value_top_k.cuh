@@ -4,9 +4,9 @@
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/dependent_launch.cuh"
-#include "kernels/cuda/select/selection.h"
 #include "kernels/cuda/select/top_k_cut.cuh"
 #include "kernels/cuda/select/value_chunks.cuh"
+#include "kernels/device/params/selection.h"
 
 // The k largest of a list of values by one block or two, from compute capability 9.0 on. The list is read once: what is
 // at or above a pivot, which a sample puts a little below the k-th value, is collected in shared memory with its
@@ -14,7 +14,7 @@
 // the pivot raised; where too little does, the list is read again without a pivot. So the result never depends on the
 // sample.
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 inline constexpr uint32_t kMostValueBlocks = 2;  // of a list
 
@@ -426,4 +426,4 @@ __global__ void __launch_bounds__(kMaxSelectThreads)
   if (blocks > 1) ClusterWait();
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

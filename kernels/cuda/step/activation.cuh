@@ -1,9 +1,9 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include "kernels/cuda/step/activation.h"
+#include "kernels/device/params/activation.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 __device__ inline float Activate(GatedActivation activation, float gate, float up) {
   if (activation == GatedActivation::kSilu) return gate / (1 + expf(-gate)) * up;
@@ -18,4 +18,4 @@ __device__ inline float Activate(GatedActivation activation, float gate, float u
   return gate / (1 + expf(-kAlpha * gate)) * (up + 1);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

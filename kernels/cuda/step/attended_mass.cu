@@ -1,12 +1,12 @@
 #include <algorithm>
 
 #include "common/base/kv_layout.h"
-#include "kernels/cuda/device/arena.h"
-#include "kernels/cuda/select/predict.h"
 #include "kernels/cuda/select/unit_scores.cuh"
-#include "kernels/cuda/step/attended_mass.h"
+#include "kernels/device/arena.h"
+#include "kernels/device/params/attended_mass.h"
+#include "kernels/device/params/predict.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
@@ -245,4 +245,4 @@ void Launch(Stream stream, const AttendedMassParams& p) {
 
 const AttendedMassKernels kAttendedMassKernels = {.mass_scratch_bytes = ScratchBytes, .attended_mass = Launch};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -5,11 +5,11 @@
 #include "kernels/cuda/device/philox.cuh"
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/step/activation.cuh"
-#include "kernels/cuda/step/elementwise.h"
 #include "kernels/cuda/step/rope_append.h"
 #include "kernels/cuda/step/sample.h"
+#include "kernels/device/params/elementwise.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr unsigned DivideUp(size_t a, size_t b) {
@@ -220,4 +220,4 @@ const ElementwiseKernels kElementwiseKernels = {.embed = Embed,
                                                 .sample = Sample,
                                                 .fill_normal = FillNormal};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

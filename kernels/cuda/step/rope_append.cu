@@ -7,7 +7,7 @@
 #include "kernels/cuda/device/row_math.cuh"
 #include "kernels/cuda/step/rope_append.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kWarps = 4;
@@ -253,4 +253,4 @@ void RopeAppend(Stream stream, const RopeAppendParams& params) {
   LaunchDependent(params.head_dim <= 128 ? narrow : wide, shape, stream, strided);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

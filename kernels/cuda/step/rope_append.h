@@ -1,8 +1,8 @@
 #pragma once
-#include "kernels/cuda/step/elementwise.h"
+#include "kernels/device/params/elementwise.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 void RopeAppend(Stream stream, const RopeAppendParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -1,8 +1,8 @@
 #include "common/base/kv_layout.h"
-#include "kernels/cuda/select/predict.h"
-#include "kernels/cuda/step/row_digest.h"
+#include "kernels/device/params/predict.h"
+#include "kernels/device/params/row_digest.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 256, kWarps = kThreads / 32;
@@ -120,4 +120,4 @@ void LaunchAttended(Stream stream, const AttendedDigestParams& p) {
 
 const DigestKernels kDigestKernels = {.stored_digest = LaunchStored, .attended_digest = LaunchAttended};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

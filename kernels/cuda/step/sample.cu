@@ -12,7 +12,7 @@
 // weights reach a target. A histogram of the distances from the largest logit narrows it to a bin of few tokens, a
 // second one to usually one logit; where several are left, histograms of the bytes of the logits settle it.
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr int kThreads = 1024;
@@ -430,4 +430,4 @@ void Sample(Stream stream, const SampleParams& params) {
                   stream, params, cta_tokens, copies);
 }
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

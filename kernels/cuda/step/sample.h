@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/step/elementwise.h"
+#include "kernels/device/params/elementwise.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 
 size_t SampleScratchBytes(int num_rows, int vocab_size);
 void Sample(Stream stream, const SampleParams& params);
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

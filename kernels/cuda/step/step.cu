@@ -4,9 +4,9 @@
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/cuda/rows/flags.cuh"
 #include "kernels/cuda/rows/remote_flags.cuh"
-#include "kernels/cuda/step/step.h"
+#include "kernels/device/params/step.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 constexpr uint32_t kNone = ~0u;
@@ -220,4 +220,4 @@ const StepKernels kStepKernels = {.begin_step = LaunchBeginStep,
                                   .fill_slots = LaunchFillSlots,
                                   .scatter_rows = LaunchScatterRows};
 
-}  // namespace winnow::cuda
+}  // namespace winnow::device

@@ -27,7 +27,7 @@ const MemoryThere kOneH200 = {.host_bytes = 2048 * kGib, .gpu_bytes = 139 * kGib
 UpOptions Qwen14B(uint32_t budget) {
   UpOptions options;
   options.model = "synthetic:qwen3-14b";
-  options.device = {DeviceChoice::Kind::kCuda, 0};
+  options.device = {DeviceChoice::Kind::kGpu, 0};
   options.selection.budget = budget;
   options.max_context = 32768;
   options.max_running = 256;
@@ -38,7 +38,7 @@ UpOptions Qwen14B(uint32_t budget) {
 // 80 would fit.
 TEST(ClusterMemory, PoolsAreCountedAndNotBudgets) {
   UpOptions options = Qwen14B(8192);
-  options.cache_device = {DeviceChoice::Kind::kCuda, 1};
+  options.cache_device = {DeviceChoice::Kind::kGpu, 1};
   MemoryThere there = kOneH200;
   there.gpus = 5;
   options.cache_ranks = 4;

@@ -131,8 +131,8 @@ TEST_F(RankSizesTest, ARankThatHostsItsCacheHasMemoryForBoth) {
 
 TEST_F(RankSizesTest, NothingIsSaidOfRanksOnGpus) {
   options_.model = "synthetic:qwen3-14b";
-  options_.device = {DeviceChoice::Kind::kCuda, 0};
-  options_.cache_device = {DeviceChoice::Kind::kCuda, 1};
+  options_.device = {DeviceChoice::Kind::kGpu, 0};
+  options_.cache_device = {DeviceChoice::Kind::kGpu, 1};
   const RankSizes sizes = SizeRanks(options_, 0).value();
   EXPECT_EQ(sizes.inference_limit_bytes, 0);
   EXPECT_EQ(sizes.cache_limit_bytes, 0);

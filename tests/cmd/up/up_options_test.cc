@@ -93,17 +93,17 @@ TEST_F(UpOptionsTest, RowsOfInt8AreRefusedByNameWhereTheyCannotBeServed) {
                 AllOf(HasSubstr(where), HasSubstr("int8"), HasSubstr("--kv-dtype"), HasSubstr(why)));
   };
   UpOptions bad = options_;
-  bad.device = {DeviceChoice::Kind::kCuda, 0};
+  bad.device = {DeviceChoice::Kind::kGpu, 0};
   refuses(bad, "on GPUs", "heads of 64, 96, 128 or 256 elements, not 16");
   bad = options_;
   bad.tensor_parallel = 2;
   refuses(bad, "--tensor-parallel", "rows of int8 lie on one GPU");
   bad = options_;
-  bad.device = {DeviceChoice::Kind::kCuda, 0};
+  bad.device = {DeviceChoice::Kind::kGpu, 0};
   bad.slot_host_memory_bytes = 1 << 30;
   refuses(bad, "--slot-host-memory", "in the memory of the GPU");
   bad = options_;
-  bad.cache_device = {DeviceChoice::Kind::kCuda, 0};
+  bad.cache_device = {DeviceChoice::Kind::kGpu, 0};
   refuses(bad, "--cache-device", "rows of bf16 alone");
   bad = options_;
   bad.selection.specification = "winnow,key_copy=int4";
@@ -116,7 +116,7 @@ TEST_F(UpOptionsTest, RowsOfInt8AreRefusedByNameWhereTheyCannotBeServed) {
 TEST_F(UpOptionsTest, RowsOfInt8AreServedOnOneGpu) {
   WriteTinyCheckpoint({.head_dim = 64}, folder_);
   options_.kv_dtype = Dtype::kI8;
-  options_.device = {DeviceChoice::Kind::kCuda, 0};
+  options_.device = {DeviceChoice::Kind::kGpu, 0};
   options_.select_in_place = SelectInPlace::kOn;
   EXPECT_TRUE(options_.Validate().ok()) << options_.Validate();
   options_.kv_dtype = Dtype::kF32;

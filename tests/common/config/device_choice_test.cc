@@ -11,14 +11,14 @@ using Kind = DeviceChoice::Kind;
 TEST(DeviceChoice, NamesAKindAndAGpu) {
   EXPECT_EQ(ParseDeviceChoice("auto").value(), (DeviceChoice{Kind::kAuto, 0}));
   EXPECT_EQ(ParseDeviceChoice("cpu").value(), (DeviceChoice{Kind::kCpu, 0}));
-  EXPECT_EQ(ParseDeviceChoice("cuda").value(), (DeviceChoice{Kind::kCuda, 0}));
-  EXPECT_EQ(ParseDeviceChoice("cuda:3").value(), (DeviceChoice{Kind::kCuda, 3}));
+  EXPECT_EQ(ParseDeviceChoice("cuda").value(), (DeviceChoice{Kind::kGpu, 0}));
+  EXPECT_EQ(ParseDeviceChoice("cuda:3").value(), (DeviceChoice{Kind::kGpu, 3}));
   EXPECT_EQ(ParseDeviceChoice("auto:1").value(), (DeviceChoice{Kind::kAuto, 1}));
 }
 
 TEST(DeviceChoice, NamesSeveralGpus) {
-  EXPECT_EQ(ParseDeviceChoice("cuda:0,1").value(), (DeviceChoice{Kind::kCuda, 0, {1}}));
-  EXPECT_EQ(ParseDeviceChoice("cuda:0,cuda:1").value(), (DeviceChoice{Kind::kCuda, 0, {1}}));
+  EXPECT_EQ(ParseDeviceChoice("cuda:0,1").value(), (DeviceChoice{Kind::kGpu, 0, {1}}));
+  EXPECT_EQ(ParseDeviceChoice("cuda:0,cuda:1").value(), (DeviceChoice{Kind::kGpu, 0, {1}}));
   EXPECT_EQ(ParseDeviceChoice("auto:3,0,2").value(), (DeviceChoice{Kind::kAuto, 3, {0, 2}}));
   EXPECT_THAT(std::string(ParseDeviceChoice("cuda:1,0,1").status().message()), testing::HasSubstr("names GPU 1 twice"));
 }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kernels/cpu/thread_team.h"
-#include "tests/kernels/cuda/fake_device.h"
+#include "tests/kernels/device/fake_device.h"
 #include "tests/support/host_gpu/host_table.h"
 
 namespace winnow {
@@ -34,8 +34,8 @@ class DeviceRowMoverTest : public testing::Test {
   static std::vector<std::byte> Row(int value) { return std::vector<std::byte>(kRowBytes, std::byte(value)); }
   int value(size_t i) { return static_cast<int>(*slot(i)); }
 
-  std::unique_ptr<cuda::Device> device_;
-  std::unique_ptr<cuda::DeviceMemory> slots_;
+  std::unique_ptr<device::Device> device_;
+  std::unique_ptr<device::DeviceMemory> slots_;
 };
 
 TEST_F(DeviceRowMoverTest, NothingMovesBeforeItIsFlushed) {
@@ -239,18 +239,18 @@ TEST_F(DeviceRowMoverTest, RowsOfInt8ArePartedInSlotsAndWholeElsewhere) {
 }
 
 // Copies end when somebody waits for them, or `have_ended`.
-class SlowDevice final : public cuda::FakeDevice {
+class SlowDevice final : public device::FakeDevice {
  public:
   SlowDevice() : FakeDevice("slow") {}
-  std::unique_ptr<cuda::Event> NewEvent() override { return std::make_unique<Copied>(*this); }
+  std::unique_ptr<device::Event> NewEvent() override { return std::make_unique<Copied>(*this); }
   bool have_ended = false;
 
  private:
-  class Copied final : public cuda::Event {
+  class Copied final : public device::Event {
    public:
     explicit Copied(const SlowDevice& device) : device_(device) {}
-    void Record(cuda::Stream) override { has_ended_ = false; }
-    void Hold(cuda::Stream) override {}
+    void Record(device::Stream) override { has_ended_ = false; }
+    void Hold(device::Stream) override {}
     absl::Status Wait() override {
       has_ended_ = true;
       return absl::OkStatus();
@@ -280,8 +280,8 @@ class RowsOfPieces : public testing::Test {
   }
 
   SlowDevice device_;
-  const std::unique_ptr<cuda::DeviceMemory> slots_ = device_.Allocate(kSlots * kRowBytes).value();
-  const std::unique_ptr<cuda::DeviceMemory> arena_ = device_.Allocate(kRowBytes).value();
+  const std::unique_ptr<device::DeviceMemory> slots_ = device_.Allocate(kSlots * kRowBytes).value();
+  const std::unique_ptr<device::DeviceMemory> arena_ = device_.Allocate(kRowBytes).value();
   const std::unique_ptr<DeviceRowMover> mover_ =
       DeviceRowMover::Create(test::HostGpuTable(), device_, nullptr, slots_->data(), kSlots, {.row_bytes = kRowBytes})
           .value();

@@ -11,7 +11,7 @@
 #include <fstream>
 #include <optional>
 
-#include "inference_rank/backend/cuda_backend.h"
+#include "inference_rank/backend/device_backend.h"
 #include "inference_rank/memory/prefill_arena.h"
 #include "inference_rank/memory/working_set.h"
 #include "tests/support/status_matchers.h"
@@ -93,7 +93,7 @@ class Rank {
         .prefill_chunk_tokens = kChunk,
         .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 8},
         .model_name = "tiny"};
-    backend_ = NewCudaBackend(options, gpus).value();
+    backend_ = NewDeviceBackend(options, gpus).value();
     slots_.emplace(backend_->NewSlotPool().value());
   }
 
@@ -431,7 +431,7 @@ TEST(ShardedBackend, SaysWhyGpusCannotShareAModel) {
     BackendOptions options;
     options.config = &config;
     options.model_name = "some/model";
-    const absl::Status status = NewCudaBackend(options, gpus).status();
+    const absl::Status status = NewDeviceBackend(options, gpus).status();
     EXPECT_FALSE(status.ok());
     return std::string(status.message());
   };

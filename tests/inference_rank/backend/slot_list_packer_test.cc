@@ -41,13 +41,13 @@ class SlotListPackerTest : public testing::Test {
     return lists_;
   }
   // The slots that each query head of the pack's rows reads.
-  std::vector<std::vector<uint32_t>> Read(const SlotListPacker& packer, std::span<const cuda::AttentionList> lists,
+  std::vector<std::vector<uint32_t>> Read(const SlotListPacker& packer, std::span<const device::AttentionList> lists,
                                           std::span<const uint32_t> selected) {
     std::vector<std::vector<uint32_t>> read;
     for (const AttentionLaunch& launch : packer.launches()) {
       const int per_row = launch.per_query_head ? kQueryHeads : kKvHeads;
       for (int i = 0; i < launch.num_rows * kQueryHeads; ++i) {
-        const cuda::AttentionList& list = lists[launch.first_list + i * per_row / kQueryHeads];
+        const device::AttentionList& list = lists[launch.first_list + i * per_row / kQueryHeads];
         EXPECT_EQ(list.count(), list.selected_count);
         EXPECT_LE(list.count(), launch.max_count);
         const auto begin = selected.begin() + list.selected_first;
@@ -63,7 +63,7 @@ class SlotListPackerTest : public testing::Test {
   std::vector<uint32_t> split_;
   int rows_ = 0;
   SlotLists lists_;
-  std::vector<cuda::AttentionList> list_space_{64 * kQueryHeads};
+  std::vector<device::AttentionList> list_space_{64 * kQueryHeads};
   std::vector<uint32_t> selected_space_ = std::vector<uint32_t>(1 << 16);
 };
 

@@ -6,7 +6,7 @@
 #include <bit>
 #include <chrono>
 
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
 namespace winnow::test {
 namespace {
@@ -18,7 +18,7 @@ uint32_t LoadWord(const uint32_t* word) {
 // Kernels of host memory are slow: four times as long as they are told.
 class BoundedWait {
  public:
-  explicit BoundedWait(const cuda::AddTermsParams& p)
+  explicit BoundedWait(const device::AddTermsParams& p)
       : p_(p), end_(std::chrono::steady_clock::now() + std::chrono::microseconds(4 * uint64_t{p.timeout_us})) {}
 
   bool GoOn() const {
@@ -28,18 +28,18 @@ class BoundedWait {
       sched_yield();
       return true;
     }
-    if (p_.error != nullptr) std::atomic_ref(*p_.error).store(aborted ? cuda::kWaitAborted : cuda::kWaitTimedOut);
+    if (p_.error != nullptr) std::atomic_ref(*p_.error).store(aborted ? device::kWaitAborted : device::kWaitTimedOut);
     return false;
   }
 
  private:
-  const cuda::AddTermsParams& p_;
+  const device::AddTermsParams& p_;
   const std::chrono::steady_clock::time_point end_;
 };
 
 }  // namespace
 
-void GiveTerm(std::span<const float> term, const cuda::TermPlaces& places) {
+void GiveTerm(std::span<const float> term, const device::TermPlaces& places) {
   for (int rank = 0; rank < places.num_ranks; ++rank) {
     for (size_t i = 0; i < term.size(); ++i) {
       const float word = std::bit_cast<uint32_t>(term[i]) == 0 ? -0.0f : term[i];
@@ -48,7 +48,7 @@ void GiveTerm(std::span<const float> term, const cuda::TermPlaces& places) {
   }
 }
 
-void TakeTerms(const cuda::AddTermsParams& p) {
+void TakeTerms(const device::AddTermsParams& p) {
   const BoundedWait wait(p);
   for (size_t i = 0; i < static_cast<size_t>(p.num_rows) * p.hidden_size; ++i) {
     float sum = 0;

@@ -12,14 +12,15 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
-size_t AttentionScratch(const cuda::DecodeAttentionParams&) {
+size_t AttentionScratch(const device::DecodeAttentionParams&) {
   return 256;
 }
 
 // The rows of int8 of all lists, one list after the other, with the scales behind the codes, and the lists of these.
-std::vector<std::byte> GatherInt8Rows(const cuda::DecodeAttentionParams& p, std::vector<std::vector<uint32_t>>& lists) {
+std::vector<std::byte> GatherInt8Rows(const device::DecodeAttentionParams& p,
+                                      std::vector<std::vector<uint32_t>>& lists) {
   const size_t code_bytes = 2 * static_cast<size_t>(p.head_dim);
   const auto* const scales = static_cast<const float*>(p.kv_scales);
   std::vector<std::byte> rows;
@@ -36,7 +37,7 @@ std::vector<std::byte> GatherInt8Rows(const cuda::DecodeAttentionParams& p, std:
   return rows;
 }
 
-void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
+void DecodeAttention(Stream stream, const device::DecodeAttentionParams& p) {
   WINNOW_CHECK(p.kv_dtype == Dtype::kBf16 || p.kv_dtype == Dtype::kI8);
   if (p.sends.from != nullptr) SendRows(stream, p.sends);
   if (p.remote_flags.peers != nullptr) SignalAndWait(stream, p.remote_flags);
@@ -46,7 +47,7 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   std::vector<uint32_t> counts;
   size_t total = 0;
   for (size_t l = 0; l < num_lists; ++l) {
-    const cuda::AttentionList& list = p.lists[l];
+    const device::AttentionList& list = p.lists[l];
     for (uint32_t j = 0; j < list.count(); ++j) lists[l].push_back(list.SlotOfRow(j, p.selected, p.pages));
     WINNOW_CHECK(list.count() <= p.max_count);
     if (list.count() == 0) lists[l].push_back(0);  // of a row without a sequence: gives zeros
@@ -82,10 +83,10 @@ void DecodeAttention(Stream stream, const cuda::DecodeAttentionParams& p) {
   if (p.lse != nullptr) std::copy(lse.begin(), lse.end(), p.lse);
 }
 
-void WidenRows(Stream, const cuda::WidenRowsParams& p) {
+void WidenRows(Stream, const device::WidenRowsParams& p) {
   const size_t codes = 2 * static_cast<size_t>(p.head_dim), row_bytes = RowLayout().bytes(p.head_dim, Dtype::kI8);
   for (int head = 0; head < p.num_kv_heads; ++head) {
-    for (uint32_t i = 0; i < p.num_rows + cuda::kPrefillScalePad; ++i) {
+    for (uint32_t i = 0; i < p.num_rows + device::kPrefillScalePad; ++i) {
       const size_t to = static_cast<size_t>(head * p.kv_head_stride + i);
       float scales[2] = {0, 0};
       if (i < p.num_rows) {
@@ -102,7 +103,7 @@ void WidenRows(Stream, const cuda::WidenRowsParams& p) {
 }
 
 // As widen_rows was given them, over all kv heads.
-std::vector<std::byte> NarrowRows(const cuda::PrefillAttentionParams& p) {
+std::vector<std::byte> NarrowRows(const device::PrefillAttentionParams& p) {
   const size_t codes = 2 * static_cast<size_t>(p.head_dim), row_bytes = RowLayout().bytes(p.head_dim, Dtype::kI8);
   std::vector<std::byte> rows(p.num_kv_heads * static_cast<size_t>(p.kv_head_stride) * row_bytes);
   for (int head = 0; head < p.num_kv_heads; ++head) {
@@ -121,7 +122,7 @@ std::vector<std::byte> NarrowRows(const cuda::PrefillAttentionParams& p) {
 }
 
 // Each query to rows of its own.
-void AttendToSelected(const cuda::PrefillAttentionParams& p) {
+void AttendToSelected(const device::PrefillAttentionParams& p) {
   const size_t heads = static_cast<size_t>(p.num_queries) * p.num_query_heads;
   const std::vector<float> q = ArrayFromBf16(p.q, heads * p.head_dim);
   std::vector<float> out(q.size());
@@ -145,7 +146,7 @@ void AttendToSelected(const cuda::PrefillAttentionParams& p) {
   Store(out, Dtype::kBf16, p.out);
 }
 
-void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
+void PrefillAttention(Stream, const device::PrefillAttentionParams& p) {
   WINNOW_CHECK(p.streaming_window == nullptr);
   if (p.selected != nullptr) return AttendToSelected(p);
   const size_t elements = static_cast<size_t>(p.num_queries) * p.num_query_heads * p.head_dim;
@@ -172,15 +173,15 @@ void PrefillAttention(Stream, const cuda::PrefillAttentionParams& p) {
 
 }  // namespace
 
-cuda::AttentionKernels HostAttentionKernels() {
-  cuda::AttentionKernels kernels{};
+device::AttentionKernels HostAttentionKernels() {
+  device::AttentionKernels kernels{};
   kernels.decode_attention_scratch_bytes = AttentionScratch;
   kernels.decode_attention = DecodeAttention;
   return kernels;
 }
 
-cuda::PrefillAttentionKernels HostPrefillKernels() {
-  cuda::PrefillAttentionKernels kernels{};
+device::PrefillAttentionKernels HostPrefillKernels() {
+  device::PrefillAttentionKernels kernels{};
   kernels.prefill_attention = PrefillAttention;
   kernels.widen_rows = WidenRows;
   return kernels;

@@ -14,7 +14,7 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
 // The nearest bf16 that is not less, or not greater.
 uint16_t RoundTowards(float value, bool up) {
@@ -25,7 +25,7 @@ uint16_t RoundTowards(float value, bool up) {
 }
 
 // Of rows of int8, whose bounds are rounded outwards.
-void AppendInt8ToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t position, size_t row) {
+void AppendInt8ToBounds(const device::AppendParams& p, uint32_t block, uint32_t position, size_t row) {
   const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
   const auto* const codes = static_cast<const int8_t*>(p.row_pool) + row * 2 * dim;
   const float own = p.row_scales[2 * row], scale = std::isfinite(own) ? own : 0;
@@ -41,7 +41,7 @@ void AppendInt8ToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t po
 }
 
 // Maxima and minima of a page's keys grow with each; the page's first begins them.
-void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t position, const uint16_t* key) {
+void AppendToBounds(const device::AppendParams& p, uint32_t block, uint32_t position, const uint16_t* key) {
   const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
   uint16_t* const greatest =
       static_cast<uint16_t*>(p.bounds) + (size_t{block} * (kBlockTokens / p.page_tokens) + page) * 2 * dim;
@@ -54,16 +54,16 @@ void AppendToBounds(const cuda::AppendParams& p, uint32_t block, uint32_t positi
 }
 
 // The bounds of groups that rows complete, from their pages'.
-void BoundGroups(Stream, const cuda::AppendParams& p) {
+void BoundGroups(Stream, const device::AppendParams& p) {
   const size_t dim = p.head_dim, per_block = kBlockTokens / p.page_tokens;
   const uint32_t rows = kGroupPages * p.page_tokens;
   for (int list = 0; list < p.num_lists; ++list) {
-    if (p.positions[list] == cuda::kNoPosition) continue;
+    if (p.positions[list] == device::kNoPosition) continue;
     const uint32_t first_block = p.lists[list].first_block;
     for (uint32_t group = p.positions[list] / rows; (group + 1) * rows <= p.positions[list] + p.rows_per_list;
          ++group) {
       auto* const bounds =
-          static_cast<uint16_t*>(p.group_bounds) + (first_block / cuda::GroupBlocks(p.page_tokens) + group) * 2 * dim;
+          static_cast<uint16_t*>(p.group_bounds) + (first_block / device::GroupBlocks(p.page_tokens) + group) * 2 * dim;
       for (uint32_t page = group * kGroupPages; page < (group + 1) * kGroupPages; ++page) {
         const size_t block = p.blocks[first_block + page / per_block];
         const auto* const of_page =
@@ -77,10 +77,10 @@ void BoundGroups(Stream, const cuda::AppendParams& p) {
   }
 }
 
-void Append(Stream stream, const cuda::AppendParams& p) {
+void Append(Stream stream, const device::AppendParams& p) {
   const size_t dim = p.head_dim, row_elements = 2 * dim;
   for (int list = 0; list < p.num_lists; ++list) {
-    if (p.positions[list] == cuda::kNoPosition) continue;
+    if (p.positions[list] == device::kNoPosition) continue;
     for (int i = 0; i < p.rows_per_list; ++i) {
       const uint32_t position = p.positions[list] + i;
       const uint32_t block = p.blocks[p.lists[list].first_block + position / kBlockTokens];
@@ -109,12 +109,12 @@ void Append(Stream stream, const cuda::AppendParams& p) {
   if (p.group_bounds != nullptr) BoundGroups(stream, p);
 }
 
-void AssignSlotsOfList(const cuda::AssignSlotsParams& p, size_t i, uint32_t plan) {
-  if (p.list_positions != nullptr && p.list_positions[i] == cuda::kNoPosition) {
+void AssignSlotsOfList(const device::AssignSlotsParams& p, size_t i, uint32_t plan) {
+  if (p.list_positions != nullptr && p.list_positions[i] == device::kNoPosition) {
     p.missing_counts[i] = 0;
     return;
   }
-  const cuda::ResidencyList& list = p.residency[i];
+  const device::ResidencyList& list = p.residency[i];
   if (list.position_of == nullptr) {
     std::copy_n(p.selected + i * p.max_budget, p.counts[i], p.pool_indices + i * p.max_budget);
     p.missing_counts[i] = 0;
@@ -155,7 +155,7 @@ void AssignSlotsOfList(const cuda::AssignSlotsParams& p, size_t i, uint32_t plan
   p.missing_counts[i] = static_cast<uint32_t>(missing.size());
 }
 
-void AssignSlots(Stream, const cuda::AssignSlotsParams& p) {
+void AssignSlots(Stream, const device::AssignSlotsParams& p) {
   const uint32_t plan = p.plan_ptr != nullptr ? *p.plan_ptr : p.plan;
   for (int list = 0; list < p.num_lists; ++list) AssignSlotsOfList(p, list, plan);
 }
@@ -166,7 +166,7 @@ bool LosesBits() {
   return path != nullptr && access(path, F_OK) == 0;
 }
 
-void Push(Stream, const cuda::PushParams& p) {
+void Push(Stream, const device::PushParams& p) {
   const bool loses_bits = LosesBits();
   for (size_t list = 0; list < static_cast<size_t>(p.num_lists); ++list) {
     for (uint32_t m = 0; m < p.missing_counts[list]; ++m) {
@@ -189,7 +189,7 @@ void Push(Stream, const cuda::PushParams& p) {
   if (p.raise.flag != nullptr) Raise(nullptr, p.raise);
 }
 
-void Gather(Stream, const void* row_pool, size_t row_bytes, const cuda::SelectionList* lists, const uint32_t* blocks,
+void Gather(Stream, const void* row_pool, size_t row_bytes, const device::SelectionList* lists, const uint32_t* blocks,
             const uint32_t* positions, const uint32_t* counts, int num_lists, uint32_t max_count, void* out) {
   for (size_t list = 0; list < static_cast<size_t>(num_lists); ++list) {
     for (uint32_t i = 0; i < counts[list]; ++i) {
@@ -204,8 +204,8 @@ void Gather(Stream, const void* row_pool, size_t row_bytes, const cuda::Selectio
 
 }  // namespace
 
-cuda::CacheKernels HostCacheKernels() {
-  cuda::CacheKernels kernels{};
+device::CacheKernels HostCacheKernels() {
+  device::CacheKernels kernels{};
   kernels.append = Append;
   kernels.bound_groups = BoundGroups;
   kernels.assign_slots = AssignSlots;

@@ -10,12 +10,12 @@ namespace {
 
 class HostChunkSum {
  public:
-  explicit HostChunkSum(const cuda::ChunkSumParams& p) : p_(p), value_(*p.value + p.value_plus) {}
+  explicit HostChunkSum(const device::ChunkSumParams& p) : p_(p), value_(*p.value + p.value_plus) {}
 
   void SendParts() const {
     for (int peer = 0; peer < p_.num_ranks; ++peer) {
       if (peer == p_.rank) continue;
-      const cuda::OwnedRows rows(p_.owners, peer, p_.num_ranks);
+      const device::OwnedRows rows(p_.owners, peer, p_.num_ranks);
       float* const mail = p_.mailboxes[peer] + p_.rank * p_.mailbox_stride;
       for (int i = 0; i < rows.count(); ++i) std::copy_n(Row(p_.partial, rows.row(i)), p_.hidden_size, Row(mail, i));
     }
@@ -23,7 +23,7 @@ class HostChunkSum {
 
   // Block 0 stands for all of them.
   void Barrier(int which) const {
-    const cuda::CacheKernels kernels = HostCacheKernels();
+    const device::CacheKernels kernels = HostCacheKernels();
     for (int peer = 0; peer < p_.num_ranks; ++peer) {
       if (peer != p_.rank) kernels.raise(nullptr, {.flag = Flag(peer, which, p_.rank), .value = &value_});
     }
@@ -38,7 +38,7 @@ class HostChunkSum {
   }
 
   void TakeRows() const {
-    const cuda::OwnedRows rows(p_.owners, p_.rank, p_.num_ranks);
+    const device::OwnedRows rows(p_.owners, p_.rank, p_.num_ranks);
     for (int i = 0; i < rows.count(); ++i) {
       const int row = rows.row(i);
       if (p_.partial != nullptr) AddParts(row, i);
@@ -54,7 +54,7 @@ class HostChunkSum {
     return rows + static_cast<size_t>(row) * p_.hidden_size;
   }
   uint32_t* Flag(int with, int which, int of) const {
-    return p_.flags[with] + (which * p_.num_ranks + of) * cuda::kChunkSumBlocks;
+    return p_.flags[with] + (which * p_.num_ranks + of) * device::kChunkSumBlocks;
   }
   void AddParts(int row, int own_row) const {
     for (int i = 0; i < p_.hidden_size; ++i) {
@@ -75,13 +75,13 @@ class HostChunkSum {
                                                    .out = out});
   }
 
-  const cuda::ChunkSumParams& p_;
+  const device::ChunkSumParams& p_;
   const uint32_t value_;
 };
 
 }  // namespace
 
-void AddChunkOnHost(cuda::Stream, const cuda::ChunkSumParams& params) {
+void AddChunkOnHost(device::Stream, const device::ChunkSumParams& params) {
   const HostChunkSum sum(params);
   if (params.partial != nullptr) sum.SendParts();
   sum.Barrier(0);

@@ -1,9 +1,9 @@
 #pragma once
-#include "kernels/cuda/collective/chunk_sums.h"
+#include "kernels/device/params/chunk_sums.h"
 
 namespace winnow::test {
 
 // By one of the threads that play ranks, while the others do the same.
-void AddChunkOnHost(cuda::Stream stream, const cuda::ChunkSumParams& params);
+void AddChunkOnHost(device::Stream stream, const device::ChunkSumParams& params);
 
 }  // namespace winnow::test

@@ -23,7 +23,7 @@ constexpr size_t kTotalBytes = size_t{8} << 30;
 std::atomic<size_t> device_bytes = 0;
 
 // Memory that other processes can map: what a handle names is a file of this process.
-class HostMemory final : public cuda::DeviceMemory {
+class HostMemory final : public device::DeviceMemory {
  public:
   HostMemory(size_t bytes, bool of_device) : HostMemory(memfd_create("host gpu", MFD_CLOEXEC), bytes) {
     if (of_device) device_bytes += counted_bytes_ = bytes;
@@ -62,18 +62,18 @@ struct SharedFile {
   pid_t process;
   int file;
 };
-static_assert(sizeof(SharedFile) <= sizeof(cuda::IpcHandle));
+static_assert(sizeof(SharedFile) <= sizeof(device::IpcHandle));
 
-class HostGraph final : public cuda::Graph {
+class HostGraph final : public device::Graph {
  public:
-  explicit HostGraph(std::function<void(cuda::Stream)> enqueue) : enqueue_(std::move(enqueue)) {}
-  void Launch(cuda::Stream stream) override { enqueue_(stream); }
+  explicit HostGraph(std::function<void(device::Stream)> enqueue) : enqueue_(std::move(enqueue)) {}
+  void Launch(device::Stream stream) override { enqueue_(stream); }
 
  private:
-  const std::function<void(cuda::Stream)> enqueue_;
+  const std::function<void(device::Stream)> enqueue_;
 };
 
-class HostDevice final : public cuda::Device {
+class HostDevice final : public device::Device {
  public:
   explicit HostDevice(int ordinal) : ordinal_(ordinal) {
     info_.name = "host memory";
@@ -95,20 +95,21 @@ class HostDevice final : public cuda::Device {
     return absl::OkStatus();
   }
 
-  const cuda::DeviceInfo& info() const override { return info_; }
+  const device::DeviceInfo& info() const override { return info_; }
   int ordinal() const override { return ordinal_; }
   void Bind() override {}
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Allocate(size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<device::DeviceMemory>> Allocate(size_t bytes) override {
     if (bytes > info_.free_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked, ", info_.free_bytes, " free"));
     }
     return std::make_unique<HostMemory>(bytes, /*of_device=*/true);
   }
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocatePinned(size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<device::DeviceMemory>> AllocatePinned(size_t bytes) override {
     if (bytes > info_.free_bytes) return absl::ResourceExhaustedError(absl::StrCat(bytes, " bytes asked"));
     return std::make_unique<HostMemory>(bytes, /*of_device=*/false);
   }
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> AllocateTiered(size_t device_bytes, size_t host_bytes) override {
+  absl::StatusOr<std::unique_ptr<device::DeviceMemory>> AllocateTiered(size_t device_bytes,
+                                                                       size_t host_bytes) override {
     if (device_bytes > info_.free_bytes)
       return absl::ResourceExhaustedError(absl::StrCat(device_bytes, " bytes asked"));
     return std::make_unique<HostMemory>(device_bytes + host_bytes, /*of_device=*/false);
@@ -116,25 +117,25 @@ class HostDevice final : public cuda::Device {
   absl::StatusOr<std::shared_ptr<void>> Pin(void* memory, size_t) override {
     return std::shared_ptr<void>(memory, [](void*) {});
   }
-  cuda::Stream NewStream(bool) override { return nullptr; }
-  void CopyAsync(void* to, const void* from, size_t bytes, cuda::Stream) override { std::memcpy(to, from, bytes); }
+  device::Stream NewStream(bool) override { return nullptr; }
+  void CopyAsync(void* to, const void* from, size_t bytes, device::Stream) override { std::memcpy(to, from, bytes); }
   void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
-                     size_t num_rows, cuda::Stream) override {
+                     size_t num_rows, device::Stream) override {
     for (size_t i = 0; i < num_rows; ++i) {
       std::memcpy(static_cast<std::byte*>(to) + i * to_stride, static_cast<const std::byte*>(from) + i * from_stride,
                   row_bytes);
     }
   }
-  void FillAsync(void* to, int byte, size_t bytes, cuda::Stream) override { std::memset(to, byte, bytes); }
-  absl::Status Synchronize(cuda::Stream) override { return Wait(); }
+  void FillAsync(void* to, int byte, size_t bytes, device::Stream) override { std::memset(to, byte, bytes); }
+  absl::Status Synchronize(device::Stream) override { return Wait(); }
   absl::Status SynchronizeAll() override { return Wait(); }
   absl::Status CheckLaunches() override { return Wait(); }
-  std::unique_ptr<cuda::Event> NewEvent() override;
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> Capture(cuda::Stream,
-                                                       const std::function<void(cuda::Stream)>& enqueue) override {
+  std::unique_ptr<device::Event> NewEvent() override;
+  absl::StatusOr<std::unique_ptr<device::Graph>> Capture(device::Stream,
+                                                         const std::function<void(device::Stream)>& enqueue) override {
     return std::make_unique<HostGraph>(enqueue);
   }
-  absl::StatusOr<double> TimeUs(cuda::Stream stream, const std::function<void(cuda::Stream)>& enqueue) override {
+  absl::StatusOr<double> TimeUs(device::Stream stream, const std::function<void(device::Stream)>& enqueue) override {
     enqueue(stream);
     return 1.0;
   }
@@ -143,13 +144,13 @@ class HostDevice final : public cuda::Device {
     return absl::FailedPreconditionError(
         absl::StrCat("GPU ", ordinal_, " cannot reach the memory of GPU ", peer_ordinal));
   }
-  absl::StatusOr<cuda::IpcHandle> Export(const cuda::DeviceMemory& memory) override {
+  absl::StatusOr<device::IpcHandle> Export(const device::DeviceMemory& memory) override {
     const SharedFile shared{getpid(), static_cast<const HostMemory&>(memory).file()};
-    cuda::IpcHandle handle{};
+    device::IpcHandle handle{};
     std::memcpy(handle.bytes, &shared, sizeof shared);
     return handle;
   }
-  absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> Import(const cuda::IpcHandle& handle, size_t bytes) override {
+  absl::StatusOr<std::unique_ptr<device::DeviceMemory>> Import(const device::IpcHandle& handle, size_t bytes) override {
     SharedFile shared;
     std::memcpy(&shared, handle.bytes, sizeof shared);
     const int file = open(absl::StrCat("/proc/", shared.process, "/fd/", shared.file).c_str(), O_RDWR | O_CLOEXEC);
@@ -161,16 +162,16 @@ class HostDevice final : public cuda::Device {
 
  private:
   const int ordinal_;
-  cuda::DeviceInfo info_;
+  device::DeviceInfo info_;
   std::string fault_file_;
   bool failed_ = false;
 };
 
-class HostEvent final : public cuda::Event {
+class HostEvent final : public device::Event {
  public:
   explicit HostEvent(HostDevice& device) : device_(device) {}
-  void Record(cuda::Stream) override {}
-  void Hold(cuda::Stream) override {}
+  void Record(device::Stream) override {}
+  void Hold(device::Stream) override {}
   absl::Status Wait() override { return device_.Wait(); }
   absl::StatusOr<bool> HasPassed() override {
     if (absl::Status status = device_.Wait(); !status.ok()) return status;
@@ -181,7 +182,7 @@ class HostEvent final : public cuda::Event {
   HostDevice& device_;
 };
 
-std::unique_ptr<cuda::Event> HostDevice::NewEvent() {
+std::unique_ptr<device::Event> HostDevice::NewEvent() {
   return std::make_unique<HostEvent>(*this);
 }
 
@@ -191,7 +192,7 @@ size_t HostDeviceBytes() {
   return device_bytes;
 }
 
-absl::StatusOr<std::unique_ptr<cuda::Device>> OpenHostDevice(int ordinal) {
+absl::StatusOr<std::unique_ptr<device::Device>> OpenHostDevice(int ordinal) {
   if (ordinal < 0 || ordinal >= kHostDevices) {
     return absl::NotFoundError(absl::StrCat("GPU ", ordinal, " was asked for, and there are ", kHostDevices));
   }

@@ -11,19 +11,19 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
-void BeginStep(Stream, const cuda::BeginStepParams& p) {
+void BeginStep(Stream, const device::BeginStepParams& p) {
   ++*p.plan;
   for (int row = 0; row < p.num_rows; ++row) {
     const uint32_t position = p.positions[row] = p.next_positions[row];
-    const bool sits = position != cuda::kNoPosition;
+    const bool sits = position != device::kNoPosition;
     if (sits) ++p.next_positions[row];
     if (sits && p.sample_rows != nullptr) ++p.sample_rows[row].token_index;
     for (int i = 0; i < p.num_layers * p.num_kv_heads; ++i) {
       const size_t index =
           (static_cast<size_t>(i / p.num_kv_heads) * p.max_rows + row) * p.num_kv_heads + i % p.num_kv_heads;
-      cuda::AttentionList& list = p.lists[index];
+      device::AttentionList& list = p.lists[index];
       if (!sits) list.sinks = list.selected_count = list.recent_count = 0;
       if (!sits && p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
       if (!sits) continue;
@@ -31,8 +31,8 @@ void BeginStep(Stream, const cuda::BeginStepParams& p) {
       if (layer_window > 0) {
         list.sinks = list.selected_count = 0;
         list.recent_begin = position + 1 > layer_window ? position + 1 - layer_window : 0;
-      } else if (p.window == cuda::RecentWindow::kSliding) {
-        const cuda::RowWindow& window = p.windows[row];
+      } else if (p.window == device::RecentWindow::kSliding) {
+        const device::RowWindow& window = p.windows[row];
         WINNOW_CHECK(window.reuse_interval == 1);
         list.sinks = std::min(window.sinks, position + 1);
         list.recent_begin = RecentStart(position, window.recent_tokens, window.sinks, kBlockTokens);
@@ -47,7 +47,7 @@ void BeginStep(Stream, const cuda::BeginStepParams& p) {
   }
 }
 
-void Publish(Stream, const cuda::PublishParams& p) {
+void Publish(Stream, const device::PublishParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     std::memcpy(static_cast<std::byte*>(p.to) + row * p.to_stride,
                 static_cast<const std::byte*>(p.from) + row * p.from_stride, p.row_bytes);
@@ -55,8 +55,8 @@ void Publish(Stream, const cuda::PublishParams& p) {
   Raise(nullptr, {.flag = p.flag, .value = p.value});
 }
 
-void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const uint32_t* value) {
-  for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
+void RaiseAll(Stream stream, const device::ExchangePeer* peers, size_t flag, const uint32_t* value) {
+  for (int i = 0; i < device::kMaxExchangePeers; ++i) {
     if (peers[i].inbox == nullptr) continue;
     Raise(stream, {.flag = reinterpret_cast<uint32_t*>(peers[i].inbox + flag), .value = value});
   }
@@ -64,7 +64,7 @@ void RaiseAll(Stream stream, const cuda::ExchangePeer* peers, size_t flag, const
 
 }  // namespace
 
-void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p) {
+void SendRows(device::Stream stream, const device::SendRowsParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     if (p.regions[row] == nullptr) continue;
     std::memcpy(static_cast<std::byte*>(p.regions[row]) + p.to + row * p.row_bytes,
@@ -73,10 +73,10 @@ void SendRows(cuda::Stream stream, const cuda::SendRowsParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
 }
 
-void SignalAndWait(cuda::Stream stream, const cuda::RemoteFlagsParams& p) {
+void SignalAndWait(device::Stream stream, const device::RemoteFlagsParams& p) {
   RaiseAll(stream, p.peers, p.flag, p.value);
-  for (int i = 0; i < cuda::kMaxExchangePeers; ++i) {
-    const cuda::ExchangePeer& peer = p.peers[i];
+  for (int i = 0; i < device::kMaxExchangePeers; ++i) {
+    const device::ExchangePeer& peer = p.peers[i];
     if (peer.inbox == nullptr) continue;
     Wait(stream, {.flag = peer.delta_flags + p.layer,
                   .value = p.value,
@@ -86,7 +86,7 @@ void SignalAndWait(cuda::Stream stream, const cuda::RemoteFlagsParams& p) {
   }
 }
 
-void AddHostStepKernels(cuda::StepKernels& kernels) {
+void AddHostStepKernels(device::StepKernels& kernels) {
   kernels.begin_step = BeginStep;
   kernels.publish = Publish;
   kernels.send_rows = SendRows;

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "kernels/cpu/scalar.h"
-#include "kernels/cuda/experts/expert_codes.h"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/expert_codes.h"
+#include "kernels/device/params/predict.h"
 #include "tests/support/host_gpu/host_cpu.h"
 
 namespace winnow::test {
 namespace {
 
-using cuda::ExpertMatrices;
-using cuda::Stream;
+using device::ExpertMatrices;
+using device::Stream;
 
 // One row of an expert's matrix, as numbers.
 std::vector<float> RowOf(const ExpertMatrices& of, const void* matrices, const uint8_t* scales, int64_t row, int in) {
@@ -28,8 +28,8 @@ std::vector<float> RowOf(const ExpertMatrices& of, const void* matrices, const u
   constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   const auto* const words = static_cast<const uint32_t*>(matrices) + row * in / 8;
   for (int i = 0; i < in; ++i) {
-    const uint32_t code = cuda::ExpertCodeAt(words[i / 8], i % 8);
-    const float value = std::ldexp(kMagnitudes[code & 7], scales[(row * in + i) / cuda::kExpertBlock] - 127);
+    const uint32_t code = device::ExpertCodeAt(words[i / 8], i % 8);
+    const float value = std::ldexp(kMagnitudes[code & 7], scales[(row * in + i) / device::kExpertBlock] - 127);
     values[i] = (code & 8) != 0 ? -value : value;
   }
   return values;
@@ -41,7 +41,7 @@ float Dot(const std::vector<float>& weight, const uint16_t* x) {
   return static_cast<float>(sum);
 }
 
-void Choose(const cuda::RouteRowsParams& p) {
+void Choose(const device::RouteRowsParams& p) {
   const ExpertMatrices& of = p.experts;
   const auto chosen = static_cast<size_t>(of.experts_per_token), rows = static_cast<size_t>(p.num_rows);
   std::vector<float> logits, weights(rows * chosen);
@@ -76,9 +76,9 @@ void Choose(const cuda::RouteRowsParams& p) {
   }
 }
 
-void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
+void Route(Stream, device::ExpertRows, const device::RouteRowsParams& p) {
   const ExpertMatrices& of = p.experts;
-  const cuda::RoutedRows& to = p.routed;
+  const device::RoutedRows& to = p.routed;
   for (int row = 0; row < p.num_rows; ++row) {
     const uint16_t* const x = static_cast<const uint16_t*>(p.x) + static_cast<int64_t>(row) * of.hidden_size;
     for (int i = 0; i < of.num_logits(); ++i) {
@@ -92,10 +92,10 @@ void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
   }
   Choose(p);
   for (int row = 0; p.positions != nullptr && row < p.num_rows; ++row) {
-    if (p.positions[row] != cuda::kNoPosition) continue;
-    std::fill_n(to.experts + row * of.pairs_per_row(), of.pairs_per_row(), cuda::kNoPair);
+    if (p.positions[row] != device::kNoPosition) continue;
+    std::fill_n(to.experts + row * of.pairs_per_row(), of.pairs_per_row(), device::kNoPair);
   }
-  std::fill_n(to.places, p.num_rows * of.pairs_per_row(), cuda::kNoPair);
+  std::fill_n(to.places, p.num_rows * of.pairs_per_row(), device::kNoPair);
   const uint32_t per_row = of.pairs_per_row(), num_pairs = static_cast<uint32_t>(p.num_rows) * per_row;
   uint32_t pair = 0;
   *to.num_active = *to.num_tiles = 0;
@@ -111,7 +111,7 @@ void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
     if (pair > to.first[expert]) {
       to.active[(*to.num_active)++] = {static_cast<uint32_t>(expert), to.first[expert], pair - to.first[expert]};
     }
-    for (uint32_t first = to.first[expert]; first < pair; first += cuda::kExpertTileRows) {
+    for (uint32_t first = to.first[expert]; first < pair; first += device::kExpertTileRows) {
       to.tiles[(*to.num_tiles)++] = {static_cast<uint32_t>(expert), first};
     }
   }
@@ -121,13 +121,13 @@ void Route(Stream, cuda::ExpertRows, const cuda::RouteRowsParams& p) {
 
 // Calls body(expert, pair) for all pairs.
 template <typename Body>
-void ForPairs(const ExpertMatrices& of, const cuda::RoutedRows& routed, const Body& body) {
+void ForPairs(const ExpertMatrices& of, const device::RoutedRows& routed, const Body& body) {
   for (int expert = 0; expert < of.num_all(); ++expert) {
     for (uint32_t pair = routed.first[expert]; pair < routed.first[expert + 1]; ++pair) body(expert, pair);
   }
 }
 
-void GateUp(Stream, cuda::ExpertRows, const cuda::ExpertGateUpParams& p) {
+void GateUp(Stream, device::ExpertRows, const device::ExpertGateUpParams& p) {
   const ExpertMatrices& of = p.experts;
   if (p.num_rows == 0) return;
   ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
@@ -145,7 +145,7 @@ void GateUp(Stream, cuda::ExpertRows, const cuda::ExpertGateUpParams& p) {
   });
 }
 
-void Down(Stream, cuda::ExpertRows, const cuda::ExpertDownParams& p) {
+void Down(Stream, device::ExpertRows, const device::ExpertDownParams& p) {
   const ExpertMatrices& of = p.experts;
   if (p.num_rows == 0) return;
   ForPairs(of, p.routed, [&](int expert, uint32_t pair) {
@@ -160,14 +160,14 @@ void Down(Stream, cuda::ExpertRows, const cuda::ExpertDownParams& p) {
   });
 }
 
-void Add(Stream, const cuda::AddExpertsParams& p) {
+void Add(Stream, const device::AddExpertsParams& p) {
   const int64_t hidden = p.experts.hidden_size, per_row = p.experts.pairs_per_row();
   for (int64_t row = 0; row < p.num_rows; ++row) {
     for (int64_t i = 0; i < hidden; ++i) {
       float sum = 0;
       for (int64_t at = 0; at < per_row; ++at) {
         const uint32_t pair = p.routed.places[row * per_row + at];
-        if (pair != cuda::kNoPair) sum += p.pairs[pair * hidden + i];
+        if (pair != device::kNoPair) sum += p.pairs[pair * hidden + i];
       }
       p.residual[row * hidden + i] += sum;
     }
@@ -176,13 +176,13 @@ void Add(Stream, const cuda::AddExpertsParams& p) {
 
 }  // namespace
 
-float Activate(cuda::GatedActivation activation, float gate, float up) {
+float Activate(device::GatedActivation activation, float gate, float up) {
   switch (activation) {
-    case cuda::GatedActivation::kSilu:
+    case device::GatedActivation::kSilu:
       return gate / (1 + std::exp(-gate)) * up;
-    case cuda::GatedActivation::kGeluTanh:
+    case device::GatedActivation::kGeluTanh:
       return gate * 0.5f * (1 + std::tanh(0.7978845608f * (gate + 0.044715f * gate * gate * gate))) * up;
-    case cuda::GatedActivation::kClampedSilu: {
+    case device::GatedActivation::kClampedSilu: {
       const float g = std::min(gate, 7.0f), u = std::clamp(up, -7.0f, 7.0f);
       return g / (1 + std::exp(-1.702f * g)) * (u + 1);
     }
@@ -190,7 +190,7 @@ float Activate(cuda::GatedActivation activation, float gate, float up) {
   return 0;
 }
 
-cuda::ExpertKernels HostExpertKernels() {
+device::ExpertKernels HostExpertKernels() {
   return {.route = Route, .gate_up = GateUp, .down = Down, .add = Add};
 }
 

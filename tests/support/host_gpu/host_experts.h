@@ -1,11 +1,11 @@
 #pragma once
-#include "kernels/cuda/experts/experts.h"
+#include "kernels/device/params/experts.h"
 
 namespace winnow::test {
 
-float Activate(cuda::GatedActivation activation, float gate, float up);
+float Activate(device::GatedActivation activation, float gate, float up);
 
 // The experts of a sparse layer, plainly: what kernels/cuda/experts has to give.
-cuda::ExpertKernels HostExpertKernels();
+device::ExpertKernels HostExpertKernels();
 
 }  // namespace winnow::test

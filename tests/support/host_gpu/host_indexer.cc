@@ -4,20 +4,20 @@
 #include <vector>
 
 #include "common/base/check.h"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/predict.h"
 #include "kernels/indexer.h"
 #include "tests/support/host_gpu/host_cpu.h"
 
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
 // The row that holds position `key` of those that query `row` sees.
-const std::byte* RowAt(const cuda::IndexScoreParams& p, int row, uint32_t key) {
+const std::byte* RowAt(const device::IndexScoreParams& p, int row, uint32_t key) {
   size_t at = key;
   if (p.lists != nullptr) {
-    const cuda::AttentionList& list = p.lists[row];
+    const device::AttentionList& list = p.lists[row];
     const uint32_t local = list.ring_base + key;
     at = size_t{p.pages[list.first_page + local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;
   }
@@ -26,7 +26,7 @@ const std::byte* RowAt(const cuda::IndexScoreParams& p, int row, uint32_t key) {
 }
 
 // As cache ranks and prompts on CPUs score.
-void ScoreRow(const cuda::IndexScoreParams& p, int row, uint32_t num_keys) {
+void ScoreRow(const device::IndexScoreParams& p, int row, uint32_t num_keys) {
   const RowLayout layout{.value_is_key = true, .index_dim = p.dim};
   const size_t tile_words = IndexTileBytes(p.dim, Dtype::kBf16) / sizeof(uint64_t);
   const uint32_t num_tiles = (num_keys + kBlockTokens - 1) / kBlockTokens;
@@ -57,10 +57,10 @@ void ScoreRow(const cuda::IndexScoreParams& p, int row, uint32_t num_keys) {
                          .scratch = scratch.data()});
 }
 
-void IndexScores(Stream, const cuda::IndexScoreParams& p) {
+void IndexScores(Stream, const device::IndexScoreParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const uint32_t position = p.positions == nullptr ? p.first_position + row : p.positions[row];
-    const uint32_t num_keys = position == cuda::kNoPosition ? 0 : position + 1;
+    const uint32_t num_keys = position == device::kNoPosition ? 0 : position + 1;
     const uint32_t budget = p.budgets == nullptr ? p.max_budget : p.budgets[row];
     const bool selects = budget > 0 && num_keys > budget;
     WINNOW_CHECK(num_keys <= p.max_keys && budget <= p.max_budget);
@@ -72,7 +72,7 @@ void IndexScores(Stream, const cuda::IndexScoreParams& p) {
                          .query = 0};
     if (selects) ScoreRow(p, row, num_keys);
     if (p.lists == nullptr) continue;
-    cuda::AttentionList& list = p.lists[row];
+    device::AttentionList& list = p.lists[row];
     list.selected_first = row * p.max_budget;
     list.selected_count = selects ? budget : 0;
     if (selects) list.recent_count = 0;
@@ -81,7 +81,7 @@ void IndexScores(Stream, const cuda::IndexScoreParams& p) {
 
 }  // namespace
 
-cuda::IndexerKernels HostIndexerKernels() {
+device::IndexerKernels HostIndexerKernels() {
   return {.scores = IndexScores};
 }
 

@@ -1,8 +1,8 @@
 #pragma once
-#include "kernels/cuda/indexer/indexer.h"
+#include "kernels/device/params/indexer.h"
 
 namespace winnow::test {
 
-cuda::IndexerKernels HostIndexerKernels();
+device::IndexerKernels HostIndexerKernels();
 
 }  // namespace winnow::test

@@ -12,9 +12,9 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
-void AppendRows(const cuda::LatentAppendParams& p) {
+void AppendRows(const device::LatentAppendParams& p) {
   const int key_dim = p.shape.key_dim();
   std::vector<float> latents;
   for (int row = 0; row < p.num_rows; ++row) {
@@ -60,8 +60,8 @@ void AppendRows(const cuda::LatentAppendParams& p) {
 }
 
 // Queries of the indexer, rounded as index keys are, and the weights of its heads.
-void TakeIndexQueries(const cuda::LatentAppendParams& p) {
-  const cuda::IndexAppendParams& index = p.index;
+void TakeIndexQueries(const device::LatentAppendParams& p) {
+  const device::IndexAppendParams& index = p.index;
   const int64_t floats = static_cast<int64_t>(index.num_heads) * index.dim, stride = floats + index.num_heads;
   for (int row = 0; row < p.num_rows; ++row) {
     std::copy_n(index.heads + row * index.heads_stride, floats, index.queries + row * stride);
@@ -84,7 +84,7 @@ void TakeIndexQueries(const cuda::LatentAppendParams& p) {
   }
 }
 
-void Append(Stream, const cuda::LatentAppendParams& p) {
+void Append(Stream, const device::LatentAppendParams& p) {
   const int key_dim = p.shape.key_dim(), stored_dim = p.nope_dim + p.shape.rope_dim;
   const size_t heads = static_cast<size_t>(p.num_rows) * p.num_heads;
   std::vector<float> stored;
@@ -118,7 +118,7 @@ void Append(Stream, const cuda::LatentAppendParams& p) {
   if (p.index.num_heads > 0) TakeIndexQueries(p);
 }
 
-void HeadProducts(Stream, const cuda::HeadProductsParams& p) {
+void HeadProducts(Stream, const device::HeadProductsParams& p) {
   const int rank = p.shape.rank, key_dim = p.shape.key_dim();
   const int in = p.to_latents ? p.width : rank, out = p.to_latents ? rank : p.width;
   const auto* const weights = static_cast<const uint16_t*>(p.weight);
@@ -141,7 +141,7 @@ void HeadProducts(Stream, const cuda::HeadProductsParams& p) {
 
 }  // namespace
 
-cuda::LatentKernels HostLatentKernels() {
+device::LatentKernels HostLatentKernels() {
   return {.append = Append, .head_products = HeadProducts};
 }
 

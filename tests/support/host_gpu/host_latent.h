@@ -1,8 +1,8 @@
 #pragma once
-#include "kernels/cuda/latent/latent.h"
+#include "kernels/device/params/latent.h"
 
 namespace winnow::test {
 
-cuda::LatentKernels HostLatentKernels();
+device::LatentKernels HostLatentKernels();
 
 }  // namespace winnow::test

@@ -16,7 +16,7 @@
 namespace winnow::test {
 namespace {
 
-class HostNcclPair final : public cuda::NcclPair {
+class HostNcclPair final : public device::NcclPair {
  public:
   HostNcclPair(std::string_view id, int rank)
       : names_{NameOf(id, 0), NameOf(id, 1)}, own_(Open(names_[rank])), peers_(Open(names_[1 - rank])) {}
@@ -26,15 +26,15 @@ class HostNcclPair final : public cuda::NcclPair {
     for (const std::string& name : names_) unlink(name.c_str());  // the peer has them open, or made new ones
   }
 
-  absl::Status Send(cuda::Stream, const void* from, size_t bytes) override {
+  absl::Status Send(device::Stream, const void* from, size_t bytes) override {
     if (absl::Status failed = status(); !failed.ok()) return failed;
-    const ssize_t moved = static_cast<ssize_t>(cuda::NcclBytes(bytes));
+    const ssize_t moved = static_cast<ssize_t>(device::NcclBytes(bytes));
     WINNOW_CHECK(pwrite(own_, from, moved, sent_) == moved);
     sent_ += moved;
     return absl::OkStatus();
   }
-  absl::Status Receive(cuda::Stream, void* to, size_t bytes) override {
-    const off_t moved = static_cast<off_t>(cuda::NcclBytes(bytes));
+  absl::Status Receive(device::Stream, void* to, size_t bytes) override {
+    const off_t moved = static_cast<off_t>(device::NcclBytes(bytes));
     const auto give_up = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     struct stat file = {};
     while (fstat(peers_, &file) == 0 && file.st_size < received_ + moved) {
@@ -81,8 +81,8 @@ absl::StatusOr<std::string> NewHostNcclId() {
   return absl::StrCat("winnow-test-", absl::Hex(uint64_t{random()} << 32 | random()));
 }
 
-absl::StatusOr<std::unique_ptr<cuda::NcclPair>> OpenHostNcclPair(cuda::Device&, std::string_view id, int rank,
-                                                                 const cuda::NcclPairOptions&) {
+absl::StatusOr<std::unique_ptr<device::NcclPair>> OpenHostNcclPair(device::Device&, std::string_view id, int rank,
+                                                                   const device::NcclPairOptions&) {
   return std::make_unique<HostNcclPair>(id, rank);
 }
 

@@ -8,7 +8,7 @@
 #include "common/base/kv_layout.h"
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/cuda/rows/cache.h"
+#include "kernels/device/params/cache.h"
 
 // Numbers as a GPU keeps them, and the keys that its kernels score.
 namespace winnow::test {
@@ -22,7 +22,7 @@ uint8_t ToF8(float value);
 
 // A key of a list, as Params (of kernels that score keys) say where keys lie.
 template <typename Params>
-std::vector<float> KeyAt(const Params& p, const cuda::SelectionList& list, uint32_t position) {
+std::vector<float> KeyAt(const Params& p, const device::SelectionList& list, uint32_t position) {
   const size_t block = p.blocks[list.first_block + position / kBlockTokens], in_block = position % kBlockTokens;
   const auto* key =
       static_cast<const std::byte*>(p.keys.keys) + block * p.keys.block_stride + in_block * p.keys.key_stride;

@@ -12,13 +12,13 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
-void RotateQueries(Stream, const cuda::RotateQueriesParams& p) {
+void RotateQueries(Stream, const device::RotateQueriesParams& p) {
   const size_t features = static_cast<size_t>(p.num_heads) * p.head_dim;
   std::vector<float> query(features);
   for (int row = 0; row < p.num_rows; ++row) {
-    if (p.positions[row] == cuda::kNoPosition) continue;
+    if (p.positions[row] == device::kNoPosition) continue;
     for (size_t i = 0; i < features; ++i)
       query[i] = p.queries[row * features + i] + (p.bias == nullptr ? 0 : p.bias[i]);
     for (int head = 0; head < p.num_heads && p.norm_weight != nullptr; ++head) {
@@ -38,7 +38,7 @@ void RotateQueries(Stream, const cuda::RotateQueriesParams& p) {
   }
 }
 
-void Rotate(const cuda::RopeParams& rope, uint32_t position, int head_dim, const float* query, float* out) {
+void Rotate(const device::RopeParams& rope, uint32_t position, int head_dim, const float* query, float* out) {
   Cpu().rotate({.q_pre_rope = query,
                 .num_rows = 1,
                 .num_heads = 1,
@@ -49,11 +49,11 @@ void Rotate(const cuda::RopeParams& rope, uint32_t position, int head_dim, const
                 .q = out});
 }
 
-void StoreQueries(Stream, const cuda::StoreQueriesParams& p) {
+void StoreQueries(Stream, const device::StoreQueriesParams& p) {
   for (int item = 0; item < p.num_rows * p.num_heads; ++item) {
     const int row = item / p.num_heads;
     const uint32_t position = p.positions[row];
-    if (position == cuda::kNoPosition) continue;
+    if (position == device::kNoPosition) continue;
     const float* query = p.queries + static_cast<size_t>(item) * p.head_dim;
     float* out = p.rings.queries + p.sequences[row] * p.rings.sequence_stride +
                  (static_cast<size_t>(position % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim;
@@ -66,7 +66,7 @@ void StoreQueries(Stream, const cuda::StoreQueriesParams& p) {
 }
 
 // Gauss-Jordan elimination of (X X^T + lambda I) v = X y, which is positive definite.
-std::vector<double> Blend(const std::vector<const float*>& past, int head_dim, cuda::BlendWeights weights) {
+std::vector<double> Blend(const std::vector<const float*>& past, int head_dim, device::BlendWeights weights) {
   const size_t w = past.size() - 1;
   std::vector<std::vector<double>> rows(w, std::vector<double>(w + 1));
   double trace = 0;
@@ -84,7 +84,7 @@ std::vector<double> Blend(const std::vector<const float*>& past, int head_dim, c
   }
   std::vector<double> v(w);
   for (size_t i = 0; i < w; ++i) v[i] = rows[i][w] / rows[i][i];
-  WINNOW_CHECK(weights == cuda::BlendWeights::kSoftmax);
+  WINNOW_CHECK(weights == device::BlendWeights::kSoftmax);
   const double most = *std::max_element(v.begin(), v.end());
   double sum = 0;
   for (double& value : v) sum += value = std::exp(value - most);
@@ -92,11 +92,11 @@ std::vector<double> Blend(const std::vector<const float*>& past, int head_dim, c
   return v;
 }
 
-void PredictQueries(Stream, const cuda::PredictQueriesParams& p) {
+void PredictQueries(Stream, const device::PredictQueriesParams& p) {
   for (int item = 0; item < p.num_rows * p.num_heads; ++item) {
     const int row = item / p.num_heads;
     const uint32_t position = p.positions[row], sequence = p.sequences[row];
-    if (position == cuda::kNoPosition) continue;
+    if (position == device::kNoPosition) continue;
     const uint32_t held = std::min(position - p.first_positions[sequence], p.rings.capacity);
     const uint32_t count = std::min(p.window + 1, held);
     std::vector<const float*> past;
@@ -122,12 +122,12 @@ void PredictQueries(Stream, const cuda::PredictQueriesParams& p) {
   }
 }
 
-void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
+void BeginPlan(Stream, const device::BeginPlanParams& p) {
   ++*p.plan;
   for (int row = 0; row < p.num_rows; ++row) {
     const bool follows_step = p.step_positions != nullptr;
     uint32_t position = p.next_positions[row];
-    if (position != cuda::kNoPosition) {
+    if (position != device::kNoPosition) {
       if (follows_step) position = p.step_positions[row];
       if (!follows_step) ++p.next_positions[row];
     }
@@ -135,8 +135,8 @@ void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
     for (int head = 0; head < p.num_kv_heads; ++head) {
       p.list_positions[row * p.num_kv_heads + head] = position;
       for (int layer = 0; layer < p.num_layers; ++layer) {
-        cuda::SelectionList& list = p.lists[(static_cast<size_t>(layer) * p.max_rows + row) * p.num_kv_heads + head];
-        const bool sits = position != cuda::kNoPosition;
+        device::SelectionList& list = p.lists[(static_cast<size_t>(layer) * p.max_rows + row) * p.num_kv_heads + head];
+        const bool sits = position != device::kNoPosition;
         list.num_keys = sits ? position : 0;
         list.last = sits ? RecentStart(position, p.recent_tokens, list.first, kBlockTokens) : list.first;
       }
@@ -146,8 +146,8 @@ void BeginPlan(Stream, const cuda::BeginPlanParams& p) {
 
 }  // namespace
 
-cuda::PredictKernels HostPredictKernels() {
-  cuda::PredictKernels kernels{};
+device::PredictKernels HostPredictKernels() {
+  device::PredictKernels kernels{};
   kernels.rotate_queries = RotateQueries;
   kernels.begin_plan = BeginPlan;
   kernels.store_queries = StoreQueries;

@@ -12,10 +12,10 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
 // The greatest bound by the queries of a group, of [2 * head_dim] maxima and minima.
-float BoundOf(const cuda::SelectParams& p, const cuda::SelectionList& list, const uint16_t* greatest) {
+float BoundOf(const device::SelectParams& p, const device::SelectionList& list, const uint16_t* greatest) {
   float best = -INFINITY;
   for (int g = 0; g < p.group; ++g) {
     const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
@@ -30,12 +30,12 @@ float BoundOf(const cuda::SelectParams& p, const cuda::SelectionList& list, cons
 }
 
 // Leaves the pages of groups that do not stay nothing to be chosen for.
-void LeaveOutGroups(const cuda::SelectParams& p, const cuda::SelectionList& list, std::vector<float>& best) {
+void LeaveOutGroups(const device::SelectParams& p, const device::SelectionList& list, std::vector<float>& best) {
   const PageGroups groups = GroupsOf(p, list);
   if (!groups.leaves_out()) return;
   const auto* const bounds =
       static_cast<const uint16_t*>(p.pages.group_bounds) +
-      list.first_block / cuda::GroupBlocks(static_cast<uint32_t>(p.pages.page_tokens)) * size_t{2} * p.head_dim;
+      list.first_block / device::GroupBlocks(static_cast<uint32_t>(p.pages.page_tokens)) * size_t{2} * p.head_dim;
   std::vector<float> of_group(groups.end);
   for (uint32_t group = groups.begin; group < groups.end; ++group) {
     of_group[group] = BoundOf(p, list, bounds + size_t{group} * 2 * p.head_dim);
@@ -49,7 +49,7 @@ void LeaveOutGroups(const cuda::SelectParams& p, const cuda::SelectionList& list
 }
 
 // Two-stage: rows whose keys are scored, in granules of 16.
-std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionList& list) {
+std::vector<bool> ScoredRows(const device::SelectParams& p, const device::SelectionList& list) {
   constexpr uint32_t kGranule = 16;
   const uint32_t selectable = list.last - list.first, wanted = CandidateRows(p, list.budget);
   std::vector<bool> scored(list.num_keys, true);
@@ -84,14 +84,14 @@ std::vector<bool> ScoredRows(const cuda::SelectParams& p, const cuda::SelectionL
   return scored;
 }
 
-void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, uint32_t* selected, uint32_t* count) {
+void SelectList(const device::SelectParams& p, const device::SelectionList& list, uint32_t* selected, uint32_t* count) {
   *count = 0;
   if (list.last <= list.first || list.budget == 0) return;
   const uint32_t selectable = list.last - list.first;
   std::vector<uint32_t> order(selectable);
   std::iota(order.begin(), order.end(), list.first);
   if (!(p.takes_all_that_fit && selectable <= list.budget)) {
-    WINNOW_CHECK(p.aggregation == cuda::Aggregation::kSoftmaxSum);
+    WINNOW_CHECK(p.aggregation == device::Aggregation::kSoftmaxSum);
     const std::vector<bool> scored = ScoredRows(p, list);
     std::erase_if(order, [&](uint32_t row) { return !scored[row]; });
     std::vector<double> mass(list.num_keys);
@@ -127,16 +127,16 @@ void SelectList(const cuda::SelectParams& p, const cuda::SelectionList& list, ui
   *count = static_cast<uint32_t>(order.size());
 }
 
-void Select(Stream, const cuda::SelectParams& p) {
+void Select(Stream, const device::SelectParams& p) {
   for (int list = 0; list < p.num_lists; ++list) {
     SelectList(p, p.lists[list], p.selected + static_cast<size_t>(list) * p.max_budget, p.counts + list);
   }
 }
 
-void TopK(Stream, const float* values, int64_t stride, const cuda::SelectionList* lists, int num_lists,
+void TopK(Stream, const float* values, int64_t stride, const device::SelectionList* lists, int num_lists,
           uint32_t max_keys, uint32_t max_budget, uint32_t* selected, uint32_t* counts, void*) {
   for (int i = 0; i < num_lists; ++i) {
-    const cuda::SelectionList& list = lists[i];
+    const device::SelectionList& list = lists[i];
     const uint32_t selectable = list.last > list.first ? list.last - list.first : 0;
     WINNOW_CHECK(list.last <= max_keys && list.budget <= max_budget);
     counts[i] = std::min(selectable, list.budget);
@@ -151,24 +151,24 @@ void TopK(Stream, const float* values, int64_t stride, const cuda::SelectionList
   }
 }
 
-void TellCounts(Stream, const cuda::TellCountsParams& p) {
+void TellCounts(Stream, const device::TellCountsParams& p) {
   for (int list = 0; list < p.num_lists; ++list) {
-    if (p.list_positions[list] != cuda::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
+    if (p.list_positions[list] != device::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
   }
 }
 
 }  // namespace
 
-cuda::SelectionKernels HostSelectionKernels() {
-  cuda::SelectionKernels kernels{};
-  kernels.select_scratch_bytes = [](const cuda::SelectParams&) { return size_t{256}; };
+device::SelectionKernels HostSelectionKernels() {
+  device::SelectionKernels kernels{};
+  kernels.select_scratch_bytes = [](const device::SelectParams&) { return size_t{256}; };
   kernels.select = Select;
   kernels.top_k = TopK;
   return kernels;
 }
 
-cuda::PageUnitKernels HostPageUnitKernels() {
-  cuda::PageUnitKernels kernels{};
+device::PageUnitKernels HostPageUnitKernels() {
+  device::PageUnitKernels kernels{};
   kernels.tell_counts = TellCounts;
   return kernels;
 }

@@ -30,9 +30,9 @@
 namespace winnow::test {
 namespace {
 
-using cuda::Stream;
+using device::Stream;
 
-void Embed(Stream, const cuda::EmbedParams& p) {
+void Embed(Stream, const device::EmbedParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const auto* from =
         static_cast<const uint16_t*>(p.embedding) + static_cast<size_t>(p.token_ids[row]) * p.hidden_size;
@@ -48,7 +48,7 @@ float InverseNorm(const float* x, int width, float epsilon) {
   return static_cast<float>(1 / std::sqrt(squares / width + epsilon));
 }
 
-void RmsNorm(Stream, const cuda::RmsNormParams& p) {
+void RmsNorm(Stream, const device::RmsNormParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const size_t first = static_cast<size_t>(row) * p.hidden_size;
     const int64_t from = row * (p.x_stride == 0 ? p.hidden_size : p.x_stride);
@@ -60,7 +60,7 @@ void RmsNorm(Stream, const cuda::RmsNormParams& p) {
   }
 }
 
-void NormRows(Stream, const cuda::NormRowsParams& p) {
+void NormRows(Stream, const device::NormRowsParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     const float* const x = p.x + row * p.x_stride;
     float* const y = p.y + row * p.y_stride;
@@ -82,7 +82,7 @@ std::vector<float> OrderedHeads(const float* heads, int num_heads, int head_dim,
   return ordered;
 }
 
-void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
+void RopeAppend(Stream, const device::RopeAppendParams& p) {
   const size_t q_features = static_cast<size_t>(p.num_query_heads) * p.head_dim;
   const size_t features = q_features + 2 * static_cast<size_t>(p.num_kv_heads) * p.head_dim;
   const size_t row_bytes = RowLayout().bytes(p.head_dim, p.kv_dtype);
@@ -151,7 +151,7 @@ void RopeAppend(Stream, const cuda::RopeAppendParams& p) {
   }
 }
 
-void GatedMul(Stream, const cuda::GatedMulParams& p) {
+void GatedMul(Stream, const device::GatedMulParams& p) {
   const size_t n = p.intermediate_size;
   for (int row = 0; row < p.num_rows; ++row) {
     for (size_t i = 0; i < n; ++i) {
@@ -170,7 +170,7 @@ size_t NoScratch(int, int) {
 }
 
 // As Sampler draws: all candidates in descending order, sums in f64.
-uint32_t DrawToken(const cuda::SampleRow& row, std::vector<float> logits) {
+uint32_t DrawToken(const device::SampleRow& row, std::vector<float> logits) {
   std::vector<uint32_t> order(logits.size());
   std::iota(order.begin(), order.end(), 0u);
   std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return logits[a] > logits[b]; });
@@ -193,7 +193,7 @@ uint32_t DrawToken(const cuda::SampleRow& row, std::vector<float> logits) {
   return order[drawn];
 }
 
-void Sample(Stream, const cuda::SampleParams& p) {
+void Sample(Stream, const device::SampleParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     float* const logits = p.logits + static_cast<size_t>(row) * p.vocab_size;
     if (row < 64 && (p.masked_rows >> row & 1) != 0) {
@@ -234,15 +234,15 @@ void Matmul(void (*cpu)(Executor&, const MatmulParams&), const Params& p) {
   }
 }
 
-void DecodeMatmul(Stream, const cuda::DecodeMatmulParams& p) {
+void DecodeMatmul(Stream, const device::DecodeMatmulParams& p) {
   if (p.term.num_ranks == 0) return Matmul(Cpu().decode_matmul, p);
   std::vector<float> y(static_cast<size_t>(p.num_rows * p.y_stride));
-  cuda::DecodeMatmulParams own = p;
+  device::DecodeMatmulParams own = p;
   own.y = y.data();
   Matmul(Cpu().decode_matmul, own);
   GiveTerm(y, p.term);
 }
-void AddTerms(Stream stream, const cuda::AddTermsParams& p) {
+void AddTerms(Stream stream, const device::AddTermsParams& p) {
   TakeTerms(p);
   if (p.weight == nullptr) return;
   RmsNorm(stream, {.x = p.x,
@@ -252,14 +252,14 @@ void AddTerms(Stream stream, const cuda::AddTermsParams& p) {
                    .epsilon = p.epsilon,
                    .out = p.out});
 }
-void PrefillMatmul(Stream, const cuda::PrefillMatmulParams& p) {
+void PrefillMatmul(Stream, const device::PrefillMatmulParams& p) {
   Matmul(Cpu().prefill_matmul, p);
 }
 size_t PrefillWorkspace(int) {
   return 0;
 }
 
-void BeginChunk(Stream, const cuda::BeginChunkParams& p) {
+void BeginChunk(Stream, const device::BeginChunkParams& p) {
   for (int row = 0; row < p.num_rows; ++row) {
     p.positions[row] = p.first_position + row;
     for (int head = 0; head < p.num_kv_heads; ++head) {
@@ -269,8 +269,8 @@ void BeginChunk(Stream, const cuda::BeginChunkParams& p) {
   }
 }
 
-void MoveInt8Rows(const cuda::MoveRowsParams& p) {
-  const cuda::Int8Slots& slots = p.int8_slots;
+void MoveInt8Rows(const device::MoveRowsParams& p) {
+  const device::Int8Slots& slots = p.int8_slots;
   const size_t row_bytes = slots.row_bytes();
   struct Parts {
     std::byte *codes, *scales;
@@ -287,37 +287,37 @@ void MoveInt8Rows(const cuda::MoveRowsParams& p) {
       const Parts from = parts_at(static_cast<const std::byte*>(p.moves[i - 1].from) + offset);
       const Parts to = parts_at(static_cast<std::byte*>(p.moves[i - 1].to) + offset);
       std::memcpy(to.codes, from.codes, slots.code_bytes);
-      std::memcpy(to.scales, from.scales, cuda::Int8Slots::kScaleBytes);
+      std::memcpy(to.scales, from.scales, device::Int8Slots::kScaleBytes);
     }
   }
 }
 
 // In an order of its own: whoever counts on another one sees it here.
-void MoveRows(Stream, const cuda::MoveRowsParams& p) {
+void MoveRows(Stream, const device::MoveRowsParams& p) {
   if (p.int8_slots.codes != nullptr) return MoveInt8Rows(p);
   for (uint32_t i = p.num_moves; i > 0; --i) std::memcpy(p.moves[i - 1].to, p.moves[i - 1].from, p.row_bytes);
 }
 
 // Members that are not named stay null.
 struct HostKernels {
-  cuda::AttentionKernels attention = HostAttentionKernels();
-  cuda::CacheKernels cache = HostCacheKernels();
-  cuda::ChunkSumKernels chunk_sums{.add_chunk = AddChunkOnHost};
-  cuda::DigestKernels digest = HostDigestKernels();
-  cuda::ExpertKernels experts = HostExpertKernels();
-  cuda::AttendedMassKernels mass = HostAttendedMassKernels();
-  cuda::PredictKernels predict = HostPredictKernels();
-  cuda::SelectionKernels selection = HostSelectionKernels();
-  cuda::PageUnitKernels page_units = HostPageUnitKernels();
-  cuda::ElementwiseKernels elementwise{};
-  cuda::IndexerKernels indexer = HostIndexerKernels();
-  cuda::LatentKernels latent = HostLatentKernels();
-  cuda::MatmulKernels matmul{};
-  cuda::PrefillAttentionKernels prefill = HostPrefillKernels();
-  cuda::RowKernels rows{};
-  cuda::StepKernels step{};
-  cuda::AllReduceKernels all_reduce{};
-  cuda::CudaTable table;
+  device::AttentionKernels attention = HostAttentionKernels();
+  device::CacheKernels cache = HostCacheKernels();
+  device::ChunkSumKernels chunk_sums{.add_chunk = AddChunkOnHost};
+  device::DigestKernels digest = HostDigestKernels();
+  device::ExpertKernels experts = HostExpertKernels();
+  device::AttendedMassKernels mass = HostAttendedMassKernels();
+  device::PredictKernels predict = HostPredictKernels();
+  device::SelectionKernels selection = HostSelectionKernels();
+  device::PageUnitKernels page_units = HostPageUnitKernels();
+  device::ElementwiseKernels elementwise{};
+  device::IndexerKernels indexer = HostIndexerKernels();
+  device::LatentKernels latent = HostLatentKernels();
+  device::MatmulKernels matmul{};
+  device::PrefillAttentionKernels prefill = HostPrefillKernels();
+  device::RowKernels rows{};
+  device::StepKernels step{};
+  device::AllReduceKernels all_reduce{};
+  device::DeviceTable table;
 
   HostKernels() {
     elementwise.embed = Embed;
@@ -330,14 +330,14 @@ struct HostKernels {
     AddHostWeightKernels(matmul);
     matmul.decode_scratch_bytes = NoScratch;
     matmul.decode_matmul = DecodeMatmul;
-    matmul.open_prefill_plans = [] { return std::unique_ptr<cuda::PrefillPlans>(); };
+    matmul.open_prefill_plans = [] { return std::unique_ptr<device::PrefillPlans>(); };
     matmul.prefill_workspace_bytes = PrefillWorkspace;
     matmul.prefill_matmul = PrefillMatmul;
     rows.move_rows = MoveRows;
     step.begin_chunk = BeginChunk;
     AddHostStepKernels(step);
     all_reduce.add_terms = AddTerms;
-    table.abi = cuda::kCudaAbi;
+    table.abi = device::kDeviceAbi;
     table.attention = &attention;
     table.cache = &cache;
     table.chunk_sums = &chunk_sums;
@@ -360,14 +360,14 @@ struct HostKernels {
     table.open_device = OpenHostDevice;
     table.new_nccl_id = NewHostNcclId;
     table.open_nccl_pair = OpenHostNcclPair;
-    table.versions = [] { return cuda::CudaVersions(); };
+    table.versions = [] { return device::DriverVersions(); };
     table.can_access_peer = [](int, int) { return true; };
   }
 };
 
 }  // namespace
 
-const cuda::CudaTable& HostGpuTable() {
+const device::DeviceTable& HostGpuTable() {
   static const HostKernels kernels;
   return kernels.table;
 }

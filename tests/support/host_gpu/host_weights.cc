@@ -45,7 +45,7 @@ size_t GroupsOf(int in_features, int group_size) {
 
 // Output features that share a row of scales.
 int ScaleOutputs(Dtype dtype, int group_size) {
-  return dtype == Dtype::kF8 && group_size > 0 ? cuda::kF8ScaleOutputs : 1;
+  return dtype == Dtype::kF8 && group_size > 0 ? device::kF8ScaleOutputs : 1;
 }
 
 size_t ScaleBytes(int out_features, int in_features, Dtype dtype, int group_size) {
@@ -66,7 +66,7 @@ uint8_t NearestF8(float value) {
 }
 
 // The largest weight of a row comes to lie in (224, 448].
-void PackF8Rows(const uint16_t* row_major, const cuda::DeviceMatrix& matrix) {
+void PackF8Rows(const uint16_t* row_major, const device::DeviceMatrix& matrix) {
   const auto in = static_cast<size_t>(matrix.in_features);
   auto* const codes = static_cast<uint8_t*>(const_cast<void*>(matrix.data));
   for (size_t out = 0; out < static_cast<size_t>(matrix.out_features); ++out) {
@@ -78,7 +78,7 @@ void PackF8Rows(const uint16_t* row_major, const cuda::DeviceMatrix& matrix) {
   }
 }
 
-void Pack(cuda::Stream, const void* row_major, const cuda::DeviceMatrix& matrix) {
+void Pack(device::Stream, const void* row_major, const device::DeviceMatrix& matrix) {
   if (row_major == matrix.data) return;
   if (matrix.dtype == Dtype::kF8) {
     WINNOW_CHECK(matrix.group_size == 0);
@@ -89,7 +89,7 @@ void Pack(cuda::Stream, const void* row_major, const cuda::DeviceMatrix& matrix)
               CodeBytes(matrix.out_features, matrix.in_features, matrix.dtype));
 }
 
-void PackCodes(cuda::Stream, const cuda::MatrixCodes& from, const cuda::DeviceMatrix& matrix) {
+void PackCodes(device::Stream, const device::MatrixCodes& from, const device::DeviceMatrix& matrix) {
   auto* const codes = static_cast<uint8_t*>(const_cast<void*>(matrix.data));
   auto* const scales = const_cast<float*>(matrix.scales);
   const size_t bytes = CodeBytes(matrix.out_features, matrix.in_features, matrix.dtype);
@@ -117,7 +117,7 @@ std::byte* Aligned(std::byte* at) {
 }
 
 // Panel by panel.
-void PackCodesForCpu(const cuda::DeviceMatrix& matrix, const PackedMatrix& packed, std::byte* to) {
+void PackCodesForCpu(const device::DeviceMatrix& matrix, const PackedMatrix& packed, std::byte* to) {
   const auto in = static_cast<size_t>(matrix.in_features);
   const size_t groups = GroupsOf(matrix.in_features, matrix.group_size);
   const auto outputs = static_cast<size_t>(ScaleOutputs(matrix.dtype, matrix.group_size));
@@ -149,7 +149,7 @@ void PackCodesForCpu(const cuda::DeviceMatrix& matrix, const PackedMatrix& packe
 
 }  // namespace
 
-PackedMatrix PackedOf(const cuda::DeviceMatrix& matrix) {
+PackedMatrix PackedOf(const device::DeviceMatrix& matrix) {
   auto& [mutex, all] = AllPacked();
   const std::lock_guard lock(mutex);
   // A product may take the first rows of a matrix alone.
@@ -185,7 +185,7 @@ void ForgetMatrices(const void* begin, const void* end) {
   all.erase(all.lower_bound({begin, 0}), all.lower_bound({end, 0}));
 }
 
-void AddHostWeightKernels(cuda::MatmulKernels& kernels) {
+void AddHostWeightKernels(device::MatmulKernels& kernels) {
   kernels.packed_bytes = CodeBytes;
   kernels.scale_bytes = ScaleBytes;
   kernels.pack = Pack;

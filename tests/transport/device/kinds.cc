@@ -1,7 +1,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 #include "tests/support/host_gpu/host_table.h"
 #include "tests/transport/links.h"
 #include "transport/nccl/nccl_path.h"
@@ -10,8 +10,8 @@
 namespace winnow {
 namespace {
 
-const cuda::CudaTable& Table() {
-  static const absl::StatusOr<const cuda::CudaTable*> plugin = cuda::LoadPlugin();
+const device::DeviceTable& Table() {
+  static const absl::StatusOr<const device::DeviceTable*> plugin = device::LoadPlugin();
   return plugin.ok() ? **plugin : test::HostGpuTable();
 }
 
@@ -20,9 +20,9 @@ int OrdinalOf(uint64_t incarnation) {
   return static_cast<int>(incarnation % 2) % Table().device_count();
 }
 
-cuda::Device* DeviceOf(uint64_t incarnation) {
-  static std::vector<cuda::Device*> devices(2, nullptr);  // to the process's end
-  cuda::Device*& device = devices[OrdinalOf(incarnation)];
+device::Device* DeviceOf(uint64_t incarnation) {
+  static std::vector<device::Device*> devices(2, nullptr);  // to the process's end
+  device::Device*& device = devices[OrdinalOf(incarnation)];
   if (device == nullptr) device = Table().open_device(OrdinalOf(incarnation)).value().release();
   return device;
 }
@@ -35,7 +35,7 @@ const std::vector<TransportUnderTest>& KindsUnderTest() {
     // src/ras/rasnet.cc): descriptors that the suites would take for ours. Before there are threads; peers inherit it.
     setenv("NCCL_RAS_ENABLE", "0", /*replace=*/0);
     // Read by the section transport of winnow-gpu-check.
-    if (cuda::LoadPlugin().ok()) std::printf("[ GPUs     ] %d\n", Table().device_count());
+    if (device::LoadPlugin().ok()) std::printf("[ GPUs     ] %d\n", Table().device_count());
     std::vector<TransportUnderTest> kinds = {
         {"P2p", "posix,self", "p2p", [](uint64_t incarnation) { return P2pPaths(DeviceOf(incarnation)); }, true}};
     // NCCL gives a GPU to one side alone.

@@ -10,10 +10,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "kernels/cuda/rows/cache.h"
-#include "tests/kernels/cuda/fake_device.h"
+#include "kernels/device/params/cache.h"
+#include "tests/kernels/device/fake_device.h"
 
-namespace winnow::cuda {
+namespace winnow::device {
 namespace {
 
 using testing::HasSubstr;
@@ -174,4 +174,4 @@ TEST_F(PeerLinkTest, TellsAWaitThatRanOutFromAnAbort) {
 }
 
 }  // namespace
-}  // namespace winnow::cuda
+}  // namespace winnow::device

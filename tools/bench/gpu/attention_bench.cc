@@ -10,8 +10,8 @@
 namespace winnow {
 namespace {
 
-using cuda::AttentionList;
-using cuda::DecodeAttentionParams;
+using device::AttentionList;
+using device::DecodeAttentionParams;
 
 constexpr uint32_t kPageSlots = kSlotPageTokens;
 
@@ -108,9 +108,9 @@ void BenchOne(GpuContext& gpu, const BenchPool& pool, const BenchCase& bench, in
   // Launches in a row write nothing that the next one reads.
   for (const bool settled : {false, true}) {
     for (DecodeAttentionParams& p : params) p.settled = settled;
-    const double us =
-        gpu.MedianUs(sets, std::max(4, std::min(64, static_cast<int>(4e9 / bytes))),
-                     [&](cuda::Stream stream, int set) { gpu.table.attention->decode_attention(stream, params[set]); });
+    const double us = gpu.MedianUs(
+        sets, std::max(4, std::min(64, static_cast<int>(4e9 / bytes))),
+        [&](device::Stream stream, int set) { gpu.table.attention->decode_attention(stream, params[set]); });
     gpu.report.Time("decode attention " + bench.name + (settled ? ", settled" : ""), us, bytes / gpu.read_bytes_per_us,
                     bench.goal_us);
   }

@@ -13,8 +13,8 @@
 namespace winnow {
 namespace {
 
-using cuda::AttentionList;
-using cuda::DecodeAttentionParams;
+using device::AttentionList;
+using device::DecodeAttentionParams;
 
 constexpr Dtype kKvDtypes[] = {Dtype::kBf16, Dtype::kF8, Dtype::kI8, Dtype::kI4};
 constexpr uint32_t kPageSlots = kSlotPageTokens;
@@ -362,16 +362,16 @@ void CheckSettled(GpuContext& gpu) {
   params.unit_level = 0;  // that needs most
   params.scratch = gpu.NewZeroed<uint8_t>(gpu.table.attention->decode_attention_scratch_bytes(params));
   uint16_t* const last_rows = gpu.New<uint16_t>(kLists * kRowElements);
-  const cuda::ScatterRowsParams scatter = {.rows = last_rows,
-                                           .slots = gpu.Upload(last_slots),
-                                           .num_rows = kLists,
-                                           .row_bytes = kRowElements * sizeof(uint16_t),
-                                           .slot_pool = const_cast<void*>(pool.rows)};
+  const device::ScatterRowsParams scatter = {.rows = last_rows,
+                                             .slots = gpu.Upload(last_slots),
+                                             .num_rows = kLists,
+                                             .row_bytes = kRowElements * sizeof(uint16_t),
+                                             .slot_pool = const_cast<void*>(pool.rows)};
   int wrong = 0;
   for (int level = -1; level <= 3; ++level) {
     params.unit_level = level;
     params.settled = true;
-    const auto graph = gpu.device.Capture(gpu.stream, [&](cuda::Stream stream) {
+    const auto graph = gpu.device.Capture(gpu.stream, [&](device::Stream stream) {
       gpu.table.step->scatter_rows(stream, scatter);
       gpu.table.attention->decode_attention(stream, params);
     });
@@ -401,7 +401,7 @@ void CheckRemoteFlags(GpuContext& gpu) {
   for (uint8_t& byte : sent) byte = static_cast<uint8_t>(gpu.random());
   const Pool pool = MakePool(gpu, kHeadDim, Dtype::kBf16, 64 * kPageSlots);
   const uint32_t* const value = gpu.Upload(std::vector<uint32_t>{kValue});
-  const cuda::Stream peer_stream = gpu.device.NewStream();
+  const device::Stream peer_stream = gpu.device.NewStream();
   for (int level = -1; level <= 3; ++level) {
     for (const bool sends : {false, true}) {
       for (const bool one_is_late : {false, true}) {
@@ -416,7 +416,7 @@ void CheckRemoteFlags(GpuContext& gpu) {
         before.pages.resize(std::max(before.pages.size(), after.pages.size()));
         after.pages.resize(before.pages.size());
         before.max_count = after.max_count = std::max(before.max_count, after.max_count);
-        std::vector<cuda::ExchangePeer> peers(cuda::kMaxExchangePeers);
+        std::vector<device::ExchangePeer> peers(device::kMaxExchangePeers);
         std::vector<uint32_t*> flags, errors;
         for (int i = 0; i < kPeers; ++i) {
           flags.push_back(gpu.NewZeroed<uint32_t>(kLayer + 1));
@@ -477,7 +477,7 @@ void CheckRemoteFlags(GpuContext& gpu) {
             wrong += std::memcmp(&inbox[kTo + row * kSentBytes], &sent[row * kSentBytes], kSentBytes) != 0;
           }
           const bool late = one_is_late && i == kPeers - 1;
-          wrong += gpu.Download(errors[i], 1)[0] != (late ? cuda::kWaitTimedOut : 0);
+          wrong += gpu.Download(errors[i], 1)[0] != (late ? device::kWaitTimedOut : 0);
         }
         gpu.report.Check(what, wrong, 0);
       }

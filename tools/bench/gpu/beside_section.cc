@@ -37,7 +37,7 @@ class Measuring {
     std::vector<uint32_t> blocks(kHeads * kBlocks), selected(kHeads * kBudget);
     std::iota(blocks.begin(), blocks.end(), 0);
     std::shuffle(blocks.begin(), blocks.end(), gpu.random);
-    std::vector<cuda::SelectionList> lists;
+    std::vector<device::SelectionList> lists;
     for (uint32_t head = 0; head < kHeads; ++head) {
       lists.push_back({.first_block = head * kBlocks,
                        .num_keys = kKeys,
@@ -69,7 +69,7 @@ class Measuring {
                .counts = gpu.Upload(std::vector<uint32_t>(kHeads, kBudget)),
                .max_budget = kBudget,
                .plan = gpu.Upload(std::vector<uint32_t>{1}),
-               .masses = gpu.New<cuda::MeasuredMass>(kHeads),
+               .masses = gpu.New<device::MeasuredMass>(kHeads),
                .arrivals = gpu.NewZeroed<uint32_t>(kHeads)};
     params_.scratch = gpu.New<uint8_t>(gpu.table.mass->mass_scratch_bytes(params_));
     WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());
@@ -84,8 +84,8 @@ class Measuring {
 
  private:
   GpuContext& gpu_;
-  const cuda::Stream stream_;
-  cuda::AttendedMassParams params_;
+  const device::Stream stream_;
+  device::AttendedMassParams params_;
 };
 
 // enqueue(to) gives `count` words. Those of launches beside the measuring that are not the words of a quiet one.
@@ -109,7 +109,7 @@ void CheckBits(GpuContext& gpu, Measuring& measuring, const std::string& name, s
 
 void CheckProduct(GpuContext& gpu, Measuring& measuring, int out_features, int in_features, Dtype dtype, int num_rows) {
   const size_t count = size_t(out_features) * in_features;
-  const cuda::DeviceMatrix matrix = {
+  const device::DeviceMatrix matrix = {
       .data = gpu.New<uint8_t>(gpu.table.matmul->packed_bytes(out_features, in_features, dtype)),
       .scales = dtype == Dtype::kF8 ? gpu.New<float>(out_features) : nullptr,
       .out_features = out_features,
@@ -142,7 +142,7 @@ void CheckAttention(GpuContext& gpu, Measuring& measuring, Dtype dtype, bool sca
   std::shuffle(pages.begin(), pages.end(), gpu.random);
   std::iota(selected.begin(), selected.end(), 0);
   std::shuffle(selected.begin(), selected.end(), gpu.random);
-  std::vector<cuda::AttentionList> lists(kRows * kKvHeads);
+  std::vector<device::AttentionList> lists(kRows * kKvHeads);
   for (size_t i = 0; i < lists.size(); ++i) {
     lists[i].first_page = static_cast<uint32_t>(i) * kCount / kSlotPageTokens;
     lists[i].selected_count = scattered ? kCount : 0;
@@ -153,7 +153,7 @@ void CheckAttention(GpuContext& gpu, Measuring& measuring, Dtype dtype, bool sca
   std::vector<float> q(size_t{kRows} * kKvHeads * kGroup * kHeadDim);
   for (float& x : q) x = Random(gpu.random);
   const uint16_t* rows = RepeatedBf16(gpu, size_t{kSlots} * 2 * kHeadDim, 1);
-  cuda::DecodeAttentionParams params;
+  device::DecodeAttentionParams params;
   params.slot_pool = rows;
   if (dtype != Dtype::kBf16) {
     auto* stored = gpu.New<uint8_t>(size_t{kSlots} * 2 * DtypeBytes(dtype, kHeadDim));

@@ -1,6 +1,6 @@
 #include <chrono>
 
-#include "kernels/cuda/prefill/flash_d2h.h"
+#include "kernels/device/flash_d2h.h"
 #include "tools/bench/gpu/checks/cache_checks.h"
 #include "tools/bench/gpu/checks/cache_fixture.h"
 
@@ -38,7 +38,7 @@ void BenchGather(GpuContext& gpu) {
       positions.push_back(UploadSelections(gpu, num_lists, kBudget, kBudget, kContext));
       out.push_back(gpu.New<uint8_t>(out_bytes));
     }
-    const double us = gpu.MedianUs(sets, 16, [&](cuda::Stream stream, int set) {
+    const double us = gpu.MedianUs(sets, 16, [&](device::Stream stream, int set) {
       gpu.table.cache->gather(stream, pool, kRowBytes, lists.device_lists, lists.device_blocks, positions[set], counts,
                               num_lists, kBudget, out[set]);
     });
@@ -52,7 +52,7 @@ void BenchGather(GpuContext& gpu) {
 void BenchAssignSlots(GpuContext& gpu) {
   constexpr uint32_t kPool = 4096, kPlans = 48;
   for (const int num_lists : {8, 64, 256}) {
-    std::vector<cuda::ResidencyList> residency;
+    std::vector<device::ResidencyList> residency;
     std::vector<uint32_t> position_of(kPool);
     for (uint32_t i = 0; i < kPool; ++i) position_of[i] = 8 * i;
     uint32_t* const last_plans = gpu.NewZeroed<uint32_t>(size_t{kPool} * num_lists);
@@ -80,17 +80,17 @@ void BenchAssignSlots(GpuContext& gpu) {
       for (size_t i = 8 * kBudget; i < entries; ++i) selection[i] = selection[i - 8 * kBudget];
       selected.push_back(gpu.Upload(selection));
     }
-    cuda::AssignSlotsParams p{.residency = gpu.Upload(residency),
-                              .counts = UploadCounts(gpu, num_lists, kBudget),
-                              .num_lists = num_lists,
-                              .max_budget = kBudget,
-                              .max_pool_slots = kPool,
-                              .max_positions = kContext,
-                              .pool_indices = gpu.New<uint32_t>(entries),
-                              .missing = gpu.New<uint32_t>(entries),
-                              .missing_indices = gpu.New<uint32_t>(entries),
-                              .missing_counts = gpu.NewZeroed<uint32_t>(num_lists)};
-    const double us = gpu.MedianUs(kPlans, kPlans, [&](cuda::Stream stream, int set) {
+    device::AssignSlotsParams p{.residency = gpu.Upload(residency),
+                                .counts = UploadCounts(gpu, num_lists, kBudget),
+                                .num_lists = num_lists,
+                                .max_budget = kBudget,
+                                .max_pool_slots = kPool,
+                                .max_positions = kContext,
+                                .pool_indices = gpu.New<uint32_t>(entries),
+                                .missing = gpu.New<uint32_t>(entries),
+                                .missing_indices = gpu.New<uint32_t>(entries),
+                                .missing_counts = gpu.NewZeroed<uint32_t>(num_lists)};
+    const double us = gpu.MedianUs(kPlans, kPlans, [&](device::Stream stream, int set) {
       p.selected = selected[set];
       // Plans start again with every replay: so do the ages.
       if (set == 0) gpu.device.FillAsync(last_plans, 0, size_t{kPool} * num_lists * 4, stream);
@@ -110,18 +110,18 @@ void BenchAppend(GpuContext& gpu) {
   for (const int batch : {1, 8, 64}) {
     const int num_lists = batch * kHeads;
     const BlockLists lists(gpu, num_lists, 1024);
-    const cuda::AppendParams p{.rows = NewRandomBytes(gpu, num_lists * kRowBytes),
-                               .num_lists = num_lists,
-                               .head_dim = 128,
-                               .positions = UploadCounts(gpu, num_lists, 777),
-                               .lists = lists.device_lists,
-                               .blocks = lists.device_blocks,
-                               .row_pool = gpu.New<uint8_t>(lists.num_rows() * kRowBytes),
-                               .key_copy = gpu.New<uint8_t>(lists.num_rows() * 128),
-                               .key_scales = gpu.New<float>(lists.num_rows()),
-                               .bounds = gpu.New<uint8_t>(lists.num_rows() / 16 * kRowBytes),
-                               .page_tokens = 16};
-    const double us = gpu.MedianUs(1, 20, [&](cuda::Stream stream, int) { gpu.table.cache->append(stream, p); });
+    const device::AppendParams p{.rows = NewRandomBytes(gpu, num_lists * kRowBytes),
+                                 .num_lists = num_lists,
+                                 .head_dim = 128,
+                                 .positions = UploadCounts(gpu, num_lists, 777),
+                                 .lists = lists.device_lists,
+                                 .blocks = lists.device_blocks,
+                                 .row_pool = gpu.New<uint8_t>(lists.num_rows() * kRowBytes),
+                                 .key_copy = gpu.New<uint8_t>(lists.num_rows() * 128),
+                                 .key_scales = gpu.New<float>(lists.num_rows()),
+                                 .bounds = gpu.New<uint8_t>(lists.num_rows() / 16 * kRowBytes),
+                                 .page_tokens = 16};
+    const double us = gpu.MedianUs(1, 20, [&](device::Stream stream, int) { gpu.table.cache->append(stream, p); });
     gpu.report.Time("append, 8 heads, B = " + std::to_string(batch), us,
                     num_lists * (4 * kRowBytes + 132.0) / kCopyBytesPerUs);
     gpu.FreeAll();
@@ -153,7 +153,7 @@ void BenchPush(GpuContext& gpu) {
   for (const PushShape& shape : shapes) {
     const BlockLists lists(gpu, shape.num_lists, kPositions);
     const size_t pool_bytes = lists.num_rows() * kRowBytes;
-    std::unique_ptr<cuda::DeviceMemory> host_pool;
+    std::unique_ptr<device::DeviceMemory> host_pool;
     const void* pool = NewRandomBytes(gpu, pool_bytes);
     if (shape.from_host) {
       auto memory = gpu.device.AllocatePinned(pool_bytes);
@@ -167,19 +167,19 @@ void BenchPush(GpuContext& gpu) {
     std::shuffle(pages.begin(), pages.end(), gpu.random);
     const uint32_t* const device_pages = gpu.Upload(pages);
     uint8_t* const slots = gpu.New<uint8_t>(pages.size() * kSlotPageTokens * kRowBytes);
-    std::vector<cuda::PushTarget> targets;
+    std::vector<device::PushTarget> targets;
     for (int list = 0; list < shape.num_lists; ++list) {
       targets.push_back({slots, device_pages + list * (kPool / kSlotPageTokens), 0});
     }
-    cuda::PushParams p{.lists = lists.device_lists,
-                       .blocks = lists.device_blocks,
-                       .row_pool = pool,
-                       .row_bytes = kRowBytes,
-                       .targets = gpu.Upload(targets),
-                       .missing_counts = UploadCounts(gpu, shape.num_lists, shape.count),
-                       .num_lists = shape.num_lists,
-                       .max_budget = kBudget,
-                       .max_ctas = shape.max_ctas};
+    device::PushParams p{.lists = lists.device_lists,
+                         .blocks = lists.device_blocks,
+                         .row_pool = pool,
+                         .row_bytes = kRowBytes,
+                         .targets = gpu.Upload(targets),
+                         .missing_counts = UploadCounts(gpu, shape.num_lists, shape.count),
+                         .num_lists = shape.num_lists,
+                         .max_budget = kBudget,
+                         .max_ctas = shape.max_ctas};
     if (shape.with_lists) {
       p.pool_indices = UploadSelections(gpu, shape.num_lists, kBudget, kBudget, kPool);
       p.counts = UploadCounts(gpu, shape.num_lists, kBudget);
@@ -196,7 +196,7 @@ void BenchPush(GpuContext& gpu) {
       missing.push_back(UploadSelections(gpu, shape.num_lists, shape.count, kBudget, kPositions));
       indices.push_back(UploadSelections(gpu, shape.num_lists, shape.count, kBudget, kPool));
     }
-    const double us = gpu.MedianUs(kSets, 12, [&](cuda::Stream stream, int set) {
+    const double us = gpu.MedianUs(kSets, 12, [&](device::Stream stream, int set) {
       p.missing = missing[set];
       p.missing_indices = indices[set];
       gpu.table.cache->push(stream, p);
@@ -212,7 +212,7 @@ void BenchPush(GpuContext& gpu) {
 void BenchFlashD2H(GpuContext& gpu) {
   for (const size_t batch : {8, 64}) {
     const size_t num_rows = batch * kHeads * 40;
-    auto saver = cuda::FlashD2H::Create(gpu.device, num_rows * kRowBytes, 4);
+    auto saver = device::FlashD2H::Create(gpu.device, num_rows * kRowBytes, 4);
     WINNOW_CHECK(saver.ok());
     const uint8_t* const rows = NewRandomBytes(gpu, num_rows * kRowBytes);
     std::vector<std::byte> kept(num_rows * 16 * kRowBytes);
@@ -226,7 +226,7 @@ void BenchFlashD2H(GpuContext& gpu) {
       const auto start = std::chrono::steady_clock::now();
       uint64_t ticket = 0;
       const absl::StatusOr<double> us = gpu.device.TimeUs(
-          gpu.stream, [&](cuda::Stream stream) { ticket = (*saver)->Save(stream, rows, kRowBytes, destinations); });
+          gpu.stream, [&](device::Stream stream) { ticket = (*saver)->Save(stream, rows, kRowBytes, destinations); });
       (*saver)->Await(ticket);
       copy_us.push_back(us.value_or(0));
       all_us.push_back(std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count());
@@ -245,7 +245,7 @@ void BenchFlags(GpuContext& gpu) {
   uint32_t* const words = gpu.NewZeroed<uint32_t>(8);
   gpu.report.Time("raise, then wait, one stream",
                   gpu.MedianUs(1, 20,
-                               [&](cuda::Stream stream, int) {
+                               [&](device::Stream stream, int) {
                                  gpu.table.cache->raise(stream, {words, words + 1});
                                  gpu.table.cache->wait(stream, {words, words + 1, words + 2, words + 3});
                                }),

@@ -32,11 +32,11 @@ class BenchCache {
     exchange_ = {
         .layout = layout, .max_rows = rows, .hidden_size = config_.hidden_size, .max_budget = plan_->max_budget()};
     const size_t pages = layout.num_lists() * store_->shape().peer_pages();
-    peer_ = cuda::InferenceInboxAt(exchange_, gpu.NewZeroed<std::byte>(cuda::InferenceInboxBytes(exchange_)),
-                                   gpu.NewZeroed<std::byte>(cuda::InferenceFlagsBytes(exchange_)),
-                                   gpu.New<std::byte>(rows * pages * kSlotPageTokens * layout.row_bytes()));
+    peer_ = device::InferenceInboxAt(exchange_, gpu.NewZeroed<std::byte>(device::InferenceInboxBytes(exchange_)),
+                                     gpu.NewZeroed<std::byte>(device::InferenceFlagsBytes(exchange_)),
+                                     gpu.New<std::byte>(rows * pages * kSlotPageTokens * layout.row_bytes()));
     for (int variant = 0; variant < kVariants; ++variant) {
-      inboxes_.push_back(cuda::CacheInboxAt(exchange_, gpu.New<std::byte>(cuda::CacheInboxBytes(exchange_))));
+      inboxes_.push_back(device::CacheInboxAt(exchange_, gpu.New<std::byte>(device::CacheInboxBytes(exchange_))));
       const std::vector<uint32_t> raised(kLayers, 1u << 30);  // every wait has ended
       for (uint32_t* flags : {inboxes_.back().hidden_flags, inboxes_.back().rows_flags}) {
         gpu.device.CopyAsync(flags, raised.data(), raised.size() * sizeof(uint32_t), gpu.stream);
@@ -63,9 +63,9 @@ class BenchCache {
   // Median time of a layer, from queries, own queries or the residual to the delta, or as far as the selection.
   double LayerUs(Begin begin, bool push) {
     const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
-    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
+    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](device::Stream stream, int set) {
       const int layer = set % kLayers;
-      const cuda::CacheInbox& inbox = inboxes_[set / kLayers];
+      const device::CacheInbox& inbox = inboxes_[set / kLayers];
       // One plan for each pass over the layers. Its rows stay where they are.
       if (layer == 0) plan_->EnqueueBegin(stream, 0);
       if (push) {
@@ -81,8 +81,8 @@ class BenchCache {
   }
   double QueriesUs(Begin begin) {
     const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
-    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
-      const cuda::CacheInbox& inbox = inboxes_[set / kLayers];
+    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](device::Stream stream, int set) {
+      const device::CacheInbox& inbox = inboxes_[set / kLayers];
       if (begin == Begin::kOwn) selection_->EnqueueOwnQueries(stream, bucket, set % kLayers, inbox);
       if (begin == Begin::kHidden) selection_->EnqueueDepthQueries(stream, bucket, set % kLayers, set % kLayers, inbox);
       if (begin == Begin::kPast) selection_->EnqueuePastQueries(stream, bucket, set % kLayers);
@@ -92,7 +92,7 @@ class BenchCache {
   // Median time of a layer's captured masses, of all rows: their positions are to be measured.
   double MassUs() {
     const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
-    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](cuda::Stream stream, int set) {
+    return gpu_.MedianUs(kLayers * kVariants, kLayers * kVariants, [&](device::Stream stream, int set) {
       selection_->EnqueueRealQueries(stream, bucket, set % kLayers, inboxes_[set / kLayers]);
       selection_->EnqueueMass(stream, bucket, set % kLayers, peer_);
     });
@@ -101,7 +101,7 @@ class BenchCache {
   double DigestUs() {
     const PlanBucket bucket{.num_rows = rows_, .max_keys = kContext + 64, .none_below = true};
     return gpu_.MedianUs(1, kLayers * kVariants,
-                         [&](cuda::Stream stream, int) { selection_->EnqueueDigest(stream, bucket, peer_); });
+                         [&](device::Stream stream, int) { selection_->EnqueueDigest(stream, bucket, peer_); });
   }
 
   // Of the layer that was selected last: rows selected, and missing, per list.
@@ -134,7 +134,7 @@ class BenchCache {
     std::vector<float> common(floats), queries(floats), common_hidden(hidden), residual(hidden);
     for (float& q : common) q = normal(gpu_.random);
     for (float& x : common_hidden) x = normal(gpu_.random);
-    for (const cuda::CacheInbox& inbox : inboxes_) {
+    for (const device::CacheInbox& inbox : inboxes_) {
       for (size_t i = 0; i < floats; ++i) queries[i] = kQueryScale * (0.9f * common[i] + 0.44f * normal(gpu_.random));
       for (size_t i = 0; i < hidden; ++i) residual[i] = 0.9f * common_hidden[i] + 0.44f * normal(gpu_.random);
       gpu_.device.CopyAsync(inbox.queries, queries.data(), floats * sizeof(float), gpu_.stream);
@@ -176,9 +176,9 @@ class BenchCache {
   std::unique_ptr<DevicePlan> plan_;
   std::unique_ptr<DeviceWeights> weights_;
   std::unique_ptr<DeviceSelection> selection_;
-  cuda::ExchangeShape exchange_;
-  cuda::InferenceInbox peer_;
-  std::vector<cuda::CacheInbox> inboxes_;  // [kVariants]
+  device::ExchangeShape exchange_;
+  device::InferenceInbox peer_;
+  std::vector<device::CacheInbox> inboxes_;  // [kVariants]
   std::byte* chunk_ = nullptr;
   float* past_queries_ = nullptr;
 };

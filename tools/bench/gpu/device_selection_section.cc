@@ -144,14 +144,15 @@ class SteppedPlans {
         for (int word = 0; word < cache_.layout().head_dim / 2; ++word) {
           uint64_t bits;
           std::memcpy(&bits, cache_.Row(row, list, at) + 4 * word, sizeof bits);
-          of_row += bits * cuda::DigestFactor(word);
+          of_row += bits * device::DigestFactor(word);
         }
-        sum += of_row * cuda::DigestFactor(~key);
+        sum += of_row * device::DigestFactor(~key);
       };
       const std::vector<uint32_t>& selected = selected_of_[layer][entry];
       for (size_t i = 0; i < selected.size(); ++i) add(selected[i], indices[entry * cache_.plan->max_budget() + i]);
-      for (uint32_t at = 0; at < std::min(sinks, position + 1); ++at) add(at, cuda::kSinkKey + at);
-      for (uint32_t at = WindowStart(cache_.spec(), position, 0); at <= position; ++at) add(at, cuda::kRecentKey + at);
+      for (uint32_t at = 0; at < std::min(sinks, position + 1); ++at) add(at, device::kSinkKey + at);
+      for (uint32_t at = WindowStart(cache_.spec(), position, 0); at <= position; ++at)
+        add(at, device::kRecentKey + at);
       if (digests[entry].plan != number || digests[entry].digest != sum) {
         report_.Wrong(absl::StrCat("the digest of plan ", plan, " row ", row, " list ", list));
       }
@@ -214,7 +215,7 @@ class SteppedPlans {
   void CheckDelta(int layer) {
     const int heads = cache_.layout().num_kv_heads;
     const std::vector<std::vector<uint32_t>>& selected = selected_of_[layer];
-    const std::vector<cuda::AttentionList> lists = cache_.PeerLists(layer);
+    const std::vector<device::AttentionList> lists = cache_.PeerLists(layer);
     const std::vector<uint32_t> indices = cache_.PeerPoolIndices(layer);
     const std::vector<uint16_t> slots = cache_.PeerSlots();
     const size_t elements = 2 * static_cast<size_t>(cache_.layout().head_dim);
@@ -288,7 +289,7 @@ void CheckThreshold(GpuContext& gpu, const char* name, SelectionSpec spec, uint3
   // and more from there on.
   const uint32_t crossing =
       (threshold + spec.sink_tokens + kBlockTokens - 1) / kBlockTokens * kBlockTokens + spec.recent_tokens - 1;
-  options.positions = {crossing - 40, crossing + 700, crossing - 1, cuda::kNoPosition, crossing / 2};
+  options.positions = {crossing - 40, crossing + 700, crossing - 1, device::kNoPosition, crossing / 2};
   CheckStepped(gpu, name, options);
   options.positions = {crossing, crossing + 700};
   CheckStepped(gpu, absl::StrCat(name, ", all above"), options);

@@ -90,7 +90,7 @@ inline RopeRows RandomRopeRows(GpuContext& gpu, const RopeCase& c, int num_rows)
   return rows;
 }
 
-inline cuda::RopeAppendParams UploadRope(GpuContext& gpu, const RopeCase& c, const RopeRows& rows) {
+inline device::RopeAppendParams UploadRope(GpuContext& gpu, const RopeCase& c, const RopeRows& rows) {
   return {.qkv = gpu.Upload(rows.qkv),
           .qkv_stride = (c.num_query_heads + 2 * c.num_kv_heads) * c.head_dim,
           .qkv_bias = c.biases ? gpu.Upload(rows.bias) : nullptr,

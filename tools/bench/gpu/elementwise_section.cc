@@ -26,16 +26,16 @@ void CheckEmbedAndNorm(GpuContext& gpu, int hidden_size) {
   uint32_t* ids_device = gpu.New<uint32_t>(kRows);
   float* x = gpu.New<float>(elements);
   uint16_t* out = gpu.New<uint16_t>(elements);
-  cuda::EmbedParams embed = {
+  device::EmbedParams embed = {
       .token_ids = ids_device, .num_rows = kRows, .embedding = gpu.Upload(table), .hidden_size = hidden_size, .x = x};
-  cuda::RmsNormParams norm = {.x = x,
-                              .num_rows = kRows,
-                              .hidden_size = hidden_size,
-                              .weight = gpu.Upload(weight),
-                              .epsilon = 1e-6f,
-                              .out = out};
+  device::RmsNormParams norm = {.x = x,
+                                .num_rows = kRows,
+                                .hidden_size = hidden_size,
+                                .weight = gpu.Upload(weight),
+                                .epsilon = 1e-6f,
+                                .out = out};
   const std::string what = " hidden " + std::to_string(hidden_size);
-  auto graph = gpu.device.Capture(gpu.stream, [&](cuda::Stream stream) {
+  auto graph = gpu.device.Capture(gpu.stream, [&](device::Stream stream) {
     gpu.table.elementwise->embed(stream, embed);
     gpu.table.elementwise->rms_norm(stream, norm);
   });
@@ -82,7 +82,7 @@ double PairError(const Load& got, const std::vector<float>& want, size_t heads, 
 }
 
 // Rows in turn go to one region, to another, and nowhere.
-void CheckRopeRegions(GpuContext& gpu, cuda::RopeAppendParams params, const std::vector<float>& q_pre_rope,
+void CheckRopeRegions(GpuContext& gpu, device::RopeAppendParams params, const std::vector<float>& q_pre_rope,
                       const std::vector<uint16_t>& copied, const std::string& what) {
   constexpr size_t kFirst = 256;  // of the queries; the copied rows lie behind them
   const size_t q_bytes = q_pre_rope.size() * sizeof(float), bytes = kFirst + q_bytes + 2 * copied.size();
@@ -115,7 +115,7 @@ void CheckRopeAppend(GpuContext& gpu, const RopeCase& c, int num_rows) {
   const size_t q_elements = static_cast<size_t>(num_rows) * c.num_query_heads * c.head_dim;
   const size_t kv_rows = static_cast<size_t>(num_rows) * c.num_kv_heads;
   const size_t kv_elements = kv_rows * 2 * c.head_dim;
-  cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
+  device::RopeAppendParams params = UploadRope(gpu, c, rows);
   params.q = gpu.New<float>(q_elements);
   params.q_bf16 = gpu.New<uint16_t>(q_elements);
   params.q_pre_rope = gpu.New<float>(q_elements);
@@ -226,7 +226,7 @@ void CheckFillNormal(GpuContext& gpu) {
   gpu.FreeAll();
 }
 
-v1::SamplingParams ToProto(const cuda::SampleRow& row) {
+v1::SamplingParams ToProto(const device::SampleRow& row) {
   v1::SamplingParams params;
   params.set_temperature(row.temperature);
   params.set_top_p(row.top_p);
@@ -241,7 +241,7 @@ v1::SamplingParams ToProto(const cuda::SampleRow& row) {
 void CheckSample(GpuContext& gpu, int vocab_size, int num_rows, float stddev) {
   std::vector<float> logits = Normal(gpu, static_cast<size_t>(num_rows) * vocab_size, stddev);
   for (float& logit : logits) logit = Bf16ToF32(F32ToBf16(logit));
-  std::vector<cuda::SampleRow> rows(num_rows);
+  std::vector<device::SampleRow> rows(num_rows);
   for (int i = 0; i < num_rows; ++i) {
     rows[i] = {.temperature = std::array{0.0f, 1.0f, 0.6f, 1.5f}[i % 4],
                .top_p = std::array{1.0f, 0.95f, 0.5f, 1.0f, 0.01f}[i % 5],
@@ -251,12 +251,12 @@ void CheckSample(GpuContext& gpu, int vocab_size, int num_rows, float stddev) {
                .token_index = static_cast<uint32_t>(gpu.random() % 1000),
                .seed = gpu.random()};
   }
-  cuda::SampleParams params = {.logits = gpu.Upload(logits),
-                               .num_rows = num_rows,
-                               .vocab_size = vocab_size,
-                               .rows = gpu.Upload(rows),
-                               .token_ids = gpu.New<uint32_t>(num_rows),
-                               .logprobs = gpu.New<float>(num_rows)};
+  device::SampleParams params = {.logits = gpu.Upload(logits),
+                                 .num_rows = num_rows,
+                                 .vocab_size = vocab_size,
+                                 .rows = gpu.Upload(rows),
+                                 .token_ids = gpu.New<uint32_t>(num_rows),
+                                 .logprobs = gpu.New<float>(num_rows)};
   // Every third row may draw some tokens alone: few, or all but few.
   const auto is_masked = [](int row) { return row < 64 && row % 3 == 1; };
   params.mask_words = (vocab_size + 63) / 64;
@@ -335,7 +335,7 @@ void BenchRows(GpuContext& gpu, int num_rows) {
   const std::string what = " x" + std::to_string(num_rows);
   const size_t rows = num_rows;
   const int sets = num_rows > 64 ? 4 : 1;
-  const auto time = [&](const char* name, double bytes, const std::function<void(cuda::Stream, int)>& enqueue) {
+  const auto time = [&](const char* name, double bytes, const std::function<void(device::Stream, int)>& enqueue) {
     gpu.report.Time(name + what, gpu.MedianUs(sets, 20, enqueue), bytes / gpu.copy_bytes_per_us);
   };
   std::vector<float*> x, qkv;
@@ -345,25 +345,25 @@ void BenchRows(GpuContext& gpu, int num_rows) {
   }
   uint16_t* normed = gpu.New<uint16_t>(rows * kHidden);
   const float* weight = gpu.Upload(Normal(gpu, kHidden));
-  time("rms_norm", rows * kHidden * 6.0, [&](cuda::Stream stream, int set) {
+  time("rms_norm", rows * kHidden * 6.0, [&](device::Stream stream, int set) {
     gpu.table.elementwise->rms_norm(
         stream,
         {.x = x[set], .num_rows = num_rows, .hidden_size = kHidden, .weight = weight, .epsilon = 1e-6f, .out = normed});
   });
   RopeRows rope_rows = RandomRopeRows(gpu, kRope, num_rows);
   for (int i = 0; i < num_rows; ++i) rope_rows.positions[i] = 30000 + i;
-  cuda::RopeAppendParams rope = UploadRope(gpu, kRope, rope_rows);
+  device::RopeAppendParams rope = UploadRope(gpu, kRope, rope_rows);
   rope.q = gpu.New<float>(rows * 5120);
   rope.kv_copy = gpu.New<uint16_t>(rows * 2048);
-  time("rope_append", rows * (7168 * 4 + 5120 * 4 + 2048 * 2.0), [&](cuda::Stream stream, int set) {
-    cuda::RopeAppendParams of_set = rope;
+  time("rope_append", rows * (7168 * 4 + 5120 * 4 + 2048 * 2.0), [&](device::Stream stream, int set) {
+    device::RopeAppendParams of_set = rope;
     of_set.qkv = qkv[set];
     gpu.table.elementwise->rope_append(stream, of_set);
   });
   uint16_t* gate_up = gpu.New<uint16_t>(sets * rows * 2 * kIntermediate);
   gpu.table.elementwise->fill_normal(gpu.stream, gate_up, sets * rows * 2 * kIntermediate, 1, 1);
   uint16_t* activated = gpu.New<uint16_t>(rows * kIntermediate);
-  time("gated_mul bf16", rows * kIntermediate * 6.0, [&](cuda::Stream stream, int set) {
+  time("gated_mul bf16", rows * kIntermediate * 6.0, [&](device::Stream stream, int set) {
     gpu.table.elementwise->gated_mul(stream, {.gate_up = gate_up + set * rows * 2 * kIntermediate,
                                               .dtype = Dtype::kBf16,
                                               .num_rows = num_rows,
@@ -382,14 +382,14 @@ void BenchSample(GpuContext& gpu, int num_rows) {
   float* logprobs = gpu.New<float>(num_rows);
   struct Kind {
     const char* name;
-    cuda::SampleRow row;
+    device::SampleRow row;
     uint64_t masked_rows = 0;
   };
   for (const Kind& kind : {Kind{"sample greedy", {.temperature = 0}}, Kind{"sample at 1.0", {}},
                            Kind{"sample greedy, masked", {.temperature = 0}, ~uint64_t{0}},
                            Kind{"sample 0.6, 0.95, 20", {.temperature = 0.6f, .top_p = 0.95f, .top_k = 20}}}) {
-    const cuda::SampleRow* rows = gpu.Upload(std::vector<cuda::SampleRow>(num_rows, kind.row));
-    const double us = gpu.MedianUs(1, 20, [&](cuda::Stream stream, int) {
+    const device::SampleRow* rows = gpu.Upload(std::vector<device::SampleRow>(num_rows, kind.row));
+    const double us = gpu.MedianUs(1, 20, [&](device::Stream stream, int) {
       gpu.table.elementwise->sample(stream, {.logits = logits,
                                              .num_rows = num_rows,
                                              .vocab_size = kVocab,
@@ -413,7 +413,7 @@ void Bench(GpuContext& gpu) {
   uint16_t* out = gpu.New<uint16_t>(kElements);
   gpu.report.Time("fill_normal of 512 MiB",
                   gpu.MedianUs(1, 2,
-                               [&](cuda::Stream stream, int) {
+                               [&](device::Stream stream, int) {
                                  gpu.table.elementwise->fill_normal(stream, out, kElements, 7, 0.02f);
                                }),
                   kElements * 2.0 / gpu.copy_bytes_per_us);

@@ -89,7 +89,7 @@ class DemoEngine {
         const auto graph,
         DecodeGraph::Create(gpu_.device, *layers_, slots,
                             {.mode = slots.shape().is_dense() ? DecodeMode::kDense : DecodeMode::kFixed,
-                             .window = cuda::RecentWindow::kGrowing}));
+                             .window = device::RecentWindow::kGrowing}));
     std::vector<std::optional<DecodeRow>> rows;
     for (size_t i = 0; i < prompts.size(); ++i) {
       const auto length = static_cast<uint32_t>(prompts[i].size());
@@ -171,7 +171,7 @@ class DemoEngine {
     WINNOW_RETURN_IF_ERROR(gpu_.device.Synchronize(gpu_.stream));
 
     WINNOW_ASSIGN_OR_RETURN(const auto inbox_memory, gpu_.device.Allocate(CacheInboxBytes(shape.exchange())));
-    const cuda::CacheInbox inbox = CacheInboxAt(shape.exchange(), inbox_memory->data());
+    const device::CacheInbox inbox = CacheInboxAt(shape.exchange(), inbox_memory->data());
     ColocatedSelection cache(gpu_.device, *plan, *selection, {.num_rows = 1, .max_keys = store_shape.max_positions},
                              inbox, slots->inbox(), config_.num_layers);
     WINNOW_ASSIGN_OR_RETURN(
@@ -309,8 +309,8 @@ absl::Status CheckFixedCoversContext(GpuContext& gpu, DemoEngine& engine, Decode
 // Logits behind a prompt that two GPUs decode together, token by token.
 absl::StatusOr<std::vector<float>> LogitsOfTwo(GpuContext& gpu, const std::vector<uint32_t>& prompt, int rank_to_read) {
   struct Rank {
-    std::unique_ptr<cuda::Device> opened;
-    cuda::Device* device = nullptr;
+    std::unique_ptr<device::Device> opened;
+    device::Device* device = nullptr;
     std::unique_ptr<DeviceWeights> weights;
     std::unique_ptr<DeviceLayers> layers;
     std::unique_ptr<DecodeSlots> slots;

@@ -9,8 +9,8 @@
 namespace winnow {
 namespace {
 
-using cuda::ExpertMatrices;
-using cuda::ExpertRows;
+using device::ExpertMatrices;
+using device::ExpertRows;
 
 // Of Qwen3-30B-A3B, several layers in turn so that no weights stay in the L2.
 class BenchLayers {
@@ -34,10 +34,10 @@ class BenchLayers {
       layers_[layer].down = down;
     }
     x_ = gpu.Upload(RandomBf16(gpu, static_cast<size_t>(max_rows) * 2048, 1));
-    cuda::Arena counting(nullptr);
-    cuda::RoutedRows::Take(counting, experts_, max_rows);
-    cuda::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
-    routed_ = cuda::RoutedRows::Take(arena, experts_, max_rows);
+    device::Arena counting(nullptr);
+    device::RoutedRows::Take(counting, experts_, max_rows);
+    device::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
+    routed_ = device::RoutedRows::Take(arena, experts_, max_rows);
     hidden_ = gpu.New<uint16_t>(static_cast<size_t>(routed_.max_pairs) * 768);
     sums_ = gpu.New<float>(static_cast<size_t>(routed_.max_pairs) * 2048);
     residual_ = gpu.NewZeroed<float>(static_cast<size_t>(max_rows) * 2048);
@@ -45,8 +45,8 @@ class BenchLayers {
 
   // All of it, or some parts, which then work on what was routed last.
   enum Part : unsigned { kRoute = 1, kGateUp = 2, kDown = 4, kAdd = 8, kAll = 15 };
-  void Run(cuda::Stream stream, int layer, ExpertRows rows, int num_rows, unsigned parts) const {
-    const cuda::ExpertKernels& kernels = *gpu_.table.experts;
+  void Run(device::Stream stream, int layer, ExpertRows rows, int num_rows, unsigned parts) const {
+    const device::ExpertKernels& kernels = *gpu_.table.experts;
     const ExpertMatrices& of = layers_[layer];
     if ((parts & kRoute) != 0)
       kernels.route(stream, rows, {.experts = of, .x = x_, .num_rows = num_rows, .routed = routed_});
@@ -69,7 +69,7 @@ class BenchLayers {
  private:
   GpuContext& gpu_;
   ExpertMatrices experts_, layers_[kLayers];
-  cuda::RoutedRows routed_;
+  device::RoutedRows routed_;
   const uint16_t* x_;
   uint16_t* hidden_;
   float *sums_, *residual_;
@@ -88,7 +88,7 @@ void Bench(GpuContext& gpu) {
     for (const auto& [name, part] : parts) {
       const double us = gpu.MedianUs(
           BenchLayers::kLayers, 12,
-          [&](cuda::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kFew, num_rows, part); }, 7);
+          [&](device::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kFew, num_rows, part); }, 7);
       const double bytes =
           touched * kMatrixBytes * (((part & BenchLayers::kGateUp) != 0 ? 2 : 0) + ((part & BenchLayers::kDown) != 0)) +
           ((part & BenchLayers::kRoute) != 0 ? 128 * 2048 * 4.0 : 0);
@@ -101,7 +101,7 @@ void Bench(GpuContext& gpu) {
     for (const auto& [name, part] : parts) {
       const double us = gpu.MedianUs(
           BenchLayers::kLayers, 6,
-          [&](cuda::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kMany, num_rows, part); }, 5);
+          [&](device::Stream stream, int layer) { layers.Run(stream, layer, ExpertRows::kMany, num_rows, part); }, 5);
       const double flops = num_rows * 8 * kMatrixBytes *
                            (((part & BenchLayers::kGateUp) != 0 ? 2 : 0) + ((part & BenchLayers::kDown) != 0));
       gpu.report.Time(absl::StrCat("experts of 30B-A3B, chunk of ", num_rows, ", ", name, ", ",

@@ -11,7 +11,7 @@
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 #include "tools/bench/gpu/sections.h"
 
 ABSL_FLAG(std::string, only, "", "comma-separated sections to run; empty: all");
@@ -35,9 +35,10 @@ void MeasureRates(GpuContext& gpu) {
   void* from = gpu.NewZeroed<uint8_t>(kBytes);
   void* to = gpu.New<uint8_t>(kBytes);
   auto* sink = gpu.New<uint32_t>(1);
-  gpu.read_bytes_per_us =
-      kBytes / gpu.MedianUs(1, 4, [&](cuda::Stream stream, int) { gpu.table.probe->read(stream, from, kBytes, sink); });
-  gpu.copy_bytes_per_us = 2.0 * kBytes / gpu.MedianUs(1, 4, [&](cuda::Stream stream, int) {
+  gpu.read_bytes_per_us = kBytes / gpu.MedianUs(1, 4, [&](device::Stream stream, int) {
+    gpu.table.probe->read(stream, from, kBytes, sink);
+  });
+  gpu.copy_bytes_per_us = 2.0 * kBytes / gpu.MedianUs(1, 4, [&](device::Stream stream, int) {
     gpu.table.probe->copy(stream, to, from, kBytes);
   });
   gpu.report.Note("read", absl::StrCat(gpu.read_bytes_per_us / 1e6, " TB/s"));
@@ -61,12 +62,12 @@ void FindDemoModel() {
 
 int Run() {
   FindDemoModel();
-  const absl::StatusOr<const cuda::CudaTable*> table = cuda::LoadPlugin();
+  const absl::StatusOr<const device::DeviceTable*> table = device::LoadPlugin();
   if (!table.ok()) {
     std::printf("%s\n", std::string(table.status().message()).c_str());
     return 77;  // skipped
   }
-  absl::StatusOr<std::unique_ptr<cuda::Device>> device = (*table)->open_device(absl::GetFlag(FLAGS_device));
+  absl::StatusOr<std::unique_ptr<device::Device>> device = (*table)->open_device(absl::GetFlag(FLAGS_device));
   if (!device.ok()) {
     std::fprintf(stderr, "%s\n", std::string(device.status().message()).c_str());
     return 1;

@@ -4,7 +4,7 @@
 
 namespace winnow {
 
-double GpuContext::MedianUs(int sets, int launches, const std::function<void(cuda::Stream, int set)>& enqueue,
+double GpuContext::MedianUs(int sets, int launches, const std::function<void(device::Stream, int set)>& enqueue,
                             int replays) {
   for (int set = 0; set < sets; ++set) enqueue(stream, set);  // warms up, and finds bad launches
   if (const absl::Status status = device.Synchronize(stream); !status.ok()) {
@@ -12,7 +12,7 @@ double GpuContext::MedianUs(int sets, int launches, const std::function<void(cud
     return 0;
   }
   const int count = std::max(sets, launches);
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> graph = device.Capture(stream, [&](cuda::Stream captured) {
+  absl::StatusOr<std::unique_ptr<device::Graph>> graph = device.Capture(stream, [&](device::Stream captured) {
     for (int i = 0; i < count; ++i) enqueue(captured, i % sets);
   });
   if (!graph.ok()) {
@@ -21,7 +21,7 @@ double GpuContext::MedianUs(int sets, int launches, const std::function<void(cud
   }
   std::vector<double> times;
   for (int i = 0; i < replays + 2; ++i) {
-    const absl::StatusOr<double> us = device.TimeUs(stream, [&](cuda::Stream timed) { (*graph)->Launch(timed); });
+    const absl::StatusOr<double> us = device.TimeUs(stream, [&](device::Stream timed) { (*graph)->Launch(timed); });
     if (!us.ok()) {
       report.Fail("replay", std::string(us.status().message()));
       return 0;

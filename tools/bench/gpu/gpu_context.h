@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/check.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "tools/bench/gpu/report.h"
 
 namespace winnow {
@@ -21,13 +21,13 @@ namespace winnow {
 // very GPU that floors are computed from.
 class GpuContext {
  public:
-  GpuContext(const cuda::CudaTable& table, cuda::Device& device, GpuReport& report, uint64_t seed)
+  GpuContext(const device::DeviceTable& table, device::Device& device, GpuReport& report, uint64_t seed)
       : table(table), device(device), report(report), stream(device.NewStream()), random(seed) {}
 
-  const cuda::CudaTable& table;
-  cuda::Device& device;
+  const device::DeviceTable& table;
+  device::Device& device;
   GpuReport& report;
-  const cuda::Stream stream;
+  const device::Stream stream;
   std::mt19937_64 random;
   // Under a sanitizer, which takes some hundred times as long: few cases of small sizes.
   bool few_small = false;
@@ -37,7 +37,7 @@ class GpuContext {
   // Device memory poisoned with NaNs (0xff), or holding a copy of host values.
   template <typename T>
   T* New(size_t count) {
-    absl::StatusOr<std::unique_ptr<cuda::DeviceMemory>> memory =
+    absl::StatusOr<std::unique_ptr<device::DeviceMemory>> memory =
         device.Allocate(std::max<size_t>(count * sizeof(T), 256));
     WINNOW_CHECK(memory.ok());
     device.FillAsync((*memory)->data(), 0xff, (*memory)->bytes(), stream);
@@ -82,10 +82,11 @@ class GpuContext {
 
   // Median time of one launch of enqueue(i), i the number of the input set: graphs of `launches` launches in a row over
   // `sets` input sets, replayed. Sets together should be several times the L2 where a cold cache is meant.
-  double MedianUs(int sets, int launches, const std::function<void(cuda::Stream, int set)>& enqueue, int replays = 15);
+  double MedianUs(int sets, int launches, const std::function<void(device::Stream, int set)>& enqueue,
+                  int replays = 15);
 
  private:
-  std::vector<std::unique_ptr<cuda::DeviceMemory>> memory_;
+  std::vector<std::unique_ptr<device::DeviceMemory>> memory_;
 };
 
 // One family of kernels: checks against references, and times.

@@ -13,7 +13,7 @@
 namespace winnow {
 namespace {
 
-using cuda::AttentionList;
+using device::AttentionList;
 
 constexpr RowLayout WithIndex(int dim) {
   return {.value_is_key = true, .index_dim = dim};
@@ -46,32 +46,32 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows) {
   for (size_t i = 0; i < inv_freq.size(); ++i) inv_freq[i] = std::pow(1e4f, -static_cast<float>(i) / inv_freq.size());
   std::vector<uint32_t> positions(num_rows);
   for (uint32_t& position : positions) position = gpu.random() % 100000;
-  const cuda::LatentAppendParams params{.heads = gpu.New<float>(num_rows * (8 + shape.rope_dim)),
-                                        .heads_stride = 8 + shape.rope_dim,
-                                        .latents = gpu.Upload(latents),
-                                        .latents_stride = shape.key_dim,
-                                        .num_rows = num_rows,
-                                        .num_heads = 1,
-                                        .nope_dim = 8,
-                                        .shape = latent,
-                                        .norm_weight = gpu.Upload(latent_norm),
-                                        .norm_epsilon = 1e-6f,
-                                        .positions = gpu.Upload(positions),
-                                        .rope_inv_freq = gpu.Upload(inv_freq),
-                                        .rope_attention_factor = 1.25f,
-                                        .nope = gpu.New<uint16_t>(num_rows * 8),
-                                        .kv_copy = gpu.New<uint16_t>(static_cast<size_t>(num_rows) * elements),
-                                        .index = {.num_heads = shape.num_heads,
-                                                  .dim = shape.dim,
-                                                  .keys = gpu.Upload(keys),
-                                                  .keys_stride = keys_stride,
-                                                  .heads = gpu.Upload(heads),
-                                                  .heads_stride = heads_stride,
-                                                  .norm_weight = gpu.Upload(norm),
-                                                  .norm_bias = gpu.Upload(bias),
-                                                  .interleaved = shape.interleaved,
-                                                  .weight_factor = 0.25f,
-                                                  .queries = gpu.New<float>(num_rows * (floats + shape.num_heads))}};
+  const device::LatentAppendParams params{.heads = gpu.New<float>(num_rows * (8 + shape.rope_dim)),
+                                          .heads_stride = 8 + shape.rope_dim,
+                                          .latents = gpu.Upload(latents),
+                                          .latents_stride = shape.key_dim,
+                                          .num_rows = num_rows,
+                                          .num_heads = 1,
+                                          .nope_dim = 8,
+                                          .shape = latent,
+                                          .norm_weight = gpu.Upload(latent_norm),
+                                          .norm_epsilon = 1e-6f,
+                                          .positions = gpu.Upload(positions),
+                                          .rope_inv_freq = gpu.Upload(inv_freq),
+                                          .rope_attention_factor = 1.25f,
+                                          .nope = gpu.New<uint16_t>(num_rows * 8),
+                                          .kv_copy = gpu.New<uint16_t>(static_cast<size_t>(num_rows) * elements),
+                                          .index = {.num_heads = shape.num_heads,
+                                                    .dim = shape.dim,
+                                                    .keys = gpu.Upload(keys),
+                                                    .keys_stride = keys_stride,
+                                                    .heads = gpu.Upload(heads),
+                                                    .heads_stride = heads_stride,
+                                                    .norm_weight = gpu.Upload(norm),
+                                                    .norm_bias = gpu.Upload(bias),
+                                                    .interleaved = shape.interleaved,
+                                                    .weight_factor = 0.25f,
+                                                    .queries = gpu.New<float>(num_rows * (floats + shape.num_heads))}};
   gpu.table.latent->append(gpu.stream, params);
 
   const KernelTable& cpu = **CpuKernels("portable");
@@ -143,7 +143,7 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows) {
 
 // A launch over some queries with slots of their own, or over one sequence's rows by position.
 struct Launch {
-  cuda::IndexScoreParams params;
+  device::IndexScoreParams params;
   std::vector<uint32_t> counts, budgets;  // keys and budget of each query
   std::vector<uint16_t> rows;
   std::vector<float> queries;
@@ -207,14 +207,14 @@ Launch MakeLaunch(GpuContext& gpu, const Shape& shape, bool in_slots) {
                    .max_keys = longest,
                    .scores = gpu.New<float>(static_cast<size_t>(num_rows) * stride),
                    .stride = stride,
-                   .selections = gpu.New<cuda::SelectionList>(num_rows)};
+                   .selections = gpu.New<device::SelectionList>(num_rows)};
   launch.selected = gpu.New<uint32_t>(num_rows * kMaxBudget);
   launch.num_selected = gpu.New<uint32_t>(num_rows);
   return launch;
 }
 
 void Run(GpuContext& gpu, const Launch& launch) {
-  const cuda::IndexScoreParams& p = launch.params;
+  const device::IndexScoreParams& p = launch.params;
   gpu.table.indexer->scores(gpu.stream, p);
   gpu.table.selection->top_k(gpu.stream, p.scores, p.stride, p.selections, p.num_rows, p.max_keys, p.max_budget,
                              launch.selected, launch.num_selected, nullptr);
@@ -246,7 +246,7 @@ double ScoreError(const Launch& launch, const Shape& shape, int query, const flo
 void CheckScores(GpuContext& gpu, const Shape& shape, bool in_slots) {
   const Launch launch = MakeLaunch(gpu, shape, in_slots);
   Run(gpu, launch);
-  const cuda::IndexScoreParams& p = launch.params;
+  const device::IndexScoreParams& p = launch.params;
   const std::vector<float> scores = gpu.Download(p.scores, static_cast<size_t>(p.num_rows) * p.stride);
   const std::vector<uint32_t> selected = gpu.Download(launch.selected, static_cast<size_t>(p.num_rows) * kMaxBudget);
   const std::vector<AttentionList> lists =
@@ -327,20 +327,20 @@ void Bench(GpuContext& gpu) {
     }
     std::vector<float> queries(static_cast<size_t>(num_rows) * kHeads * (kDim + 1));
     for (float& x : queries) x = Random(gpu.random);
-    cuda::IndexScoreParams params{.key_dim = kKeyDim,
-                                  .dim = kDim,
-                                  .num_heads = kHeads,
-                                  .lists = gpu.Upload(lists),
-                                  .pages = gpu.Upload(table),
-                                  .positions = gpu.Upload(std::vector<uint32_t>(num_rows, count - 1)),
-                                  .budgets = gpu.Upload(std::vector<uint32_t>(num_rows, kTopK)),
-                                  .max_budget = kTopK,
-                                  .num_rows = num_rows,
-                                  .queries = gpu.Upload(queries),
-                                  .max_keys = count,
-                                  .scores = gpu.New<float>(static_cast<size_t>(num_rows) * count),
-                                  .stride = count,
-                                  .selections = gpu.New<cuda::SelectionList>(num_rows)};
+    device::IndexScoreParams params{.key_dim = kKeyDim,
+                                    .dim = kDim,
+                                    .num_heads = kHeads,
+                                    .lists = gpu.Upload(lists),
+                                    .pages = gpu.Upload(table),
+                                    .positions = gpu.Upload(std::vector<uint32_t>(num_rows, count - 1)),
+                                    .budgets = gpu.Upload(std::vector<uint32_t>(num_rows, kTopK)),
+                                    .max_budget = kTopK,
+                                    .num_rows = num_rows,
+                                    .queries = gpu.Upload(queries),
+                                    .max_keys = count,
+                                    .scores = gpu.New<float>(static_cast<size_t>(num_rows) * count),
+                                    .stride = count,
+                                    .selections = gpu.New<device::SelectionList>(num_rows)};
     uint32_t *const selected = gpu.New<uint32_t>(num_rows * kTopK), *const counts = gpu.New<uint32_t>(num_rows);
     std::vector<void*> pools;
     const size_t elements = size_t{pages} * kSlotPageTokens * row_elements;
@@ -351,8 +351,8 @@ void Bench(GpuContext& gpu) {
     for (const bool with_top_k : {false, true}) {
       const double us = gpu.MedianUs(
           kSets, 6,
-          [&](cuda::Stream stream, int set) {
-            cuda::IndexScoreParams of = params;
+          [&](device::Stream stream, int set) {
+            device::IndexScoreParams of = params;
             of.rows = pools[set];
             gpu.table.indexer->scores(stream, of);
             if (!with_top_k) return;

@@ -9,7 +9,7 @@
 namespace winnow {
 namespace {
 
-using cuda::AttentionList;
+using device::AttentionList;
 
 constexpr RowLayout kRow = {.value_is_key = true};
 constexpr uint32_t kPageSlots = kSlotPageTokens;
@@ -123,7 +123,7 @@ void CheckDecode(GpuContext& gpu, const DecodeCase& c) {
   const int num_rows = static_cast<int>(counts.size());
   std::vector<float> q(static_cast<size_t>(num_rows) * c.num_heads * c.key_dim);
   for (float& x : q) x = FromBf16(Bf16Bits(3 * Random(gpu.random)));
-  cuda::DecodeAttentionParams params;
+  device::DecodeAttentionParams params;
   params.num_rows = num_rows;
   params.num_query_heads = c.num_heads;
   params.num_kv_heads = kv_heads;
@@ -200,7 +200,7 @@ void CheckPrefill(GpuContext& gpu, const DecodeCase& c, int first_position, int 
     if (i % row_elements < static_cast<size_t>(c.key_dim)) keys.push_back(FromBf16(rows[i]));
   }
   const std::vector<uint16_t> q = RandomBf16(gpu.random, num_queries * query_elements, 3);
-  cuda::PrefillAttentionParams params;
+  device::PrefillAttentionParams params;
   params.num_query_heads = c.num_heads;
   params.num_kv_heads = 1;
   params.head_dim = c.key_dim;
@@ -262,7 +262,7 @@ void CheckSelected(GpuContext& gpu, const DecodeCase& c, int num_queries, uint32
     std::sample(all.begin(), all.end(), std::back_inserter(selected), count, gpu.random);
   }
   const std::vector<uint16_t> q = RandomBf16(gpu.random, num_queries * query_elements, 3);
-  cuda::PrefillAttentionParams params;
+  device::PrefillAttentionParams params;
   params.q = gpu.Upload(q);
   params.num_queries = num_queries;
   params.num_query_heads = c.num_heads;
@@ -329,7 +329,7 @@ void Bench(GpuContext& gpu) {
         }
         lists.lists.push_back(list);
       }
-      cuda::DecodeAttentionParams params;
+      device::DecodeAttentionParams params;
       params.num_rows = num_rows;
       params.num_query_heads = heads;
       params.num_kv_heads = 1;
@@ -351,8 +351,8 @@ void Bench(GpuContext& gpu) {
       }
       const double us = gpu.MedianUs(
           kSets, 8,
-          [&](cuda::Stream stream, int set) {
-            cuda::DecodeAttentionParams of = params;
+          [&](device::Stream stream, int set) {
+            device::DecodeAttentionParams of = params;
             of.slot_pool = pools[set];
             gpu.table.attention->decode_attention(stream, of);
           },
@@ -363,7 +363,7 @@ void Bench(GpuContext& gpu) {
       gpu.FreeAll();
     }
     const int length = 4096;
-    cuda::PrefillAttentionParams params;
+    device::PrefillAttentionParams params;
     params.num_queries = 2048;
     params.first_position = length - 2048;
     params.num_query_heads = heads;
@@ -380,7 +380,7 @@ void Bench(GpuContext& gpu) {
     params.q = q;
     params.out = gpu.New<uint16_t>(q_elements);
     const double us = gpu.MedianUs(
-        1, 2, [&](cuda::Stream stream, int) { gpu.table.prefill->prefill_attention(stream, params); }, 5);
+        1, 2, [&](device::Stream stream, int) { gpu.table.prefill->prefill_attention(stream, params); }, 5);
     const double flops = 4.0 * 2048 * (length - 1024.0) * heads * kKeyDim;
     gpu.report.Time(absl::StrCat("latent prefill, 2048 queries at 2048, ", heads, " heads, ",
                                  static_cast<int>(flops / us / 1e6), " TFLOP/s"),

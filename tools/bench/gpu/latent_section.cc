@@ -52,28 +52,28 @@ void CheckAppend(GpuContext& gpu, const Shape& shape, int num_rows, bool biased)
   std::vector<void*> destinations(num_rows);  // in reverse order, and one is dropped
   for (int i = 0; i < num_rows; ++i) destinations[i] = rows + static_cast<size_t>(num_rows - 1 - i) * key_dim;
   if (num_rows > 2) destinations[1] = nullptr;
-  cuda::LatentAppendParams params{.heads = gpu.Upload(stored),
-                                  .heads_stride = shape.num_heads * stored_dim,
-                                  .latents = gpu.Upload(latents),
-                                  .latents_stride = static_cast<int64_t>(stride),
-                                  .latent_bias = biased ? gpu.Upload(bias) : nullptr,
-                                  .num_rows = num_rows,
-                                  .num_heads = shape.num_heads,
-                                  .nope_dim = shape.nope_dim,
-                                  .shape = shape.latent,
-                                  .interleaved = shape.interleaved,
-                                  .norm_weight = gpu.Upload(weight),
-                                  .norm_epsilon = 1e-6f,
-                                  .positions = gpu.Upload(positions),
-                                  .rope_inv_freq = gpu.Upload(inv_freq),
-                                  .rope_attention_factor = 1.25f,
-                                  .nope = gpu.New<uint16_t>(heads * shape.nope_dim),
-                                  .q = gpu.New<float>(heads * key_dim),
-                                  .q_bf16 = gpu.New<uint16_t>(heads * key_dim),
-                                  .q_pre_rope = gpu.New<float>(heads * key_dim),
-                                  .kv_destinations = gpu.Upload(destinations),
-                                  .kv_copy = gpu.New<uint16_t>(num_rows * stride),
-                                  .kv_copy_stride = static_cast<int64_t>(stride)};
+  device::LatentAppendParams params{.heads = gpu.Upload(stored),
+                                    .heads_stride = shape.num_heads * stored_dim,
+                                    .latents = gpu.Upload(latents),
+                                    .latents_stride = static_cast<int64_t>(stride),
+                                    .latent_bias = biased ? gpu.Upload(bias) : nullptr,
+                                    .num_rows = num_rows,
+                                    .num_heads = shape.num_heads,
+                                    .nope_dim = shape.nope_dim,
+                                    .shape = shape.latent,
+                                    .interleaved = shape.interleaved,
+                                    .norm_weight = gpu.Upload(weight),
+                                    .norm_epsilon = 1e-6f,
+                                    .positions = gpu.Upload(positions),
+                                    .rope_inv_freq = gpu.Upload(inv_freq),
+                                    .rope_attention_factor = 1.25f,
+                                    .nope = gpu.New<uint16_t>(heads * shape.nope_dim),
+                                    .q = gpu.New<float>(heads * key_dim),
+                                    .q_bf16 = gpu.New<uint16_t>(heads * key_dim),
+                                    .q_pre_rope = gpu.New<float>(heads * key_dim),
+                                    .kv_destinations = gpu.Upload(destinations),
+                                    .kv_copy = gpu.New<uint16_t>(num_rows * stride),
+                                    .kv_copy_stride = static_cast<int64_t>(stride)};
   gpu.table.latent->append(gpu.stream, params);
 
   const KernelTable& cpu = **CpuKernels("portable");
@@ -162,17 +162,17 @@ void CheckProducts(GpuContext& gpu, const Shape& shape, bool to_latents, bool of
   const size_t heads = static_cast<size_t>(num_rows) * shape.num_heads;
   const std::vector<uint16_t> weight = NormalBf16(gpu, static_cast<size_t>(shape.num_heads) * out * in);
   const std::vector<uint16_t> x = NormalBf16(gpu, heads * x_width);
-  cuda::HeadProductsParams params{.to_latents = to_latents,
-                                  .of_prompt = of_prompt,
-                                  .shape = shape.latent,
-                                  .width = width,
-                                  .num_rows = num_rows,
-                                  .num_heads = shape.num_heads,
-                                  .weight = gpu.Upload(weight),
-                                  .x = gpu.Upload(x),
-                                  .y = gpu.New<float>(heads * y_width),
-                                  .y_again = gpu.New<float>(heads * y_width),
-                                  .y_bf16 = gpu.New<uint16_t>(heads * y_width)};
+  device::HeadProductsParams params{.to_latents = to_latents,
+                                    .of_prompt = of_prompt,
+                                    .shape = shape.latent,
+                                    .width = width,
+                                    .num_rows = num_rows,
+                                    .num_heads = shape.num_heads,
+                                    .weight = gpu.Upload(weight),
+                                    .x = gpu.Upload(x),
+                                    .y = gpu.New<float>(heads * y_width),
+                                    .y_again = gpu.New<float>(heads * y_width),
+                                    .y_bf16 = gpu.New<uint16_t>(heads * y_width)};
   gpu.table.latent->head_products(gpu.stream, params);
   const std::vector<float> y = gpu.Download(params.y, heads * y_width);
   const std::vector<uint16_t> bf16 = gpu.Download(static_cast<uint16_t*>(params.y_bf16), heads * y_width);
@@ -251,7 +251,7 @@ void Bench(GpuContext& gpu) {
       gpu.table.elementwise->fill_normal(gpu.stream, x, heads * 576, 1, 1);
       void* const y = gpu.New<uint16_t>(heads * 576);
       for (const bool to_latents : {true, false}) {
-        const double us = gpu.MedianUs(kSets, 16, [&](cuda::Stream stream, int set) {
+        const double us = gpu.MedianUs(kSets, 16, [&](device::Stream stream, int set) {
           gpu.table.latent->head_products(stream, {.to_latents = to_latents,
                                                    .of_prompt = num_rows > 64,
                                                    .shape = shape.latent,

@@ -12,9 +12,9 @@
 namespace winnow {
 namespace {
 
-using cuda::DecodeMatmulParams;
-using cuda::DeviceMatrix;
-using cuda::PrefillMatmulParams;
+using device::DecodeMatmulParams;
+using device::DeviceMatrix;
+using device::PrefillMatmulParams;
 
 // Worst error of some rows of y over what f32 sums and the rounding of y may bring: each mma adds 16 products to a sum
 // with the error of one truncated f32 addition of the largest term, so (in_features / 16 + 16) * 2^-22 of sum |x w|.
@@ -159,7 +159,7 @@ class DecodeCheck {
   void* const scratch_;
 };
 
-void CheckPrefill(GpuContext& gpu, cuda::PrefillPlans& plans, const MatmulShape& shape, const MatmulForm& form) {
+void CheckPrefill(GpuContext& gpu, device::PrefillPlans& plans, const MatmulShape& shape, const MatmulForm& form) {
   constexpr int kRows = 700;
   MatmulWeight weight = NewMatmulWeight(gpu, shape, form);
   // Prefill unpacks to bf16, which of the others loses nothing.
@@ -218,7 +218,7 @@ void Check(GpuContext& gpu) {
                                                   {2816, 512}, {512, 1408}, {4096, 512}, {7168, 5120}};
   const std::vector<MatmulShape> prefill_shapes = {{768, 256}, {512, 1408}, {4104, 2080}};
   const std::vector<MatmulShape> small_shapes = {{77, 32}, {768, 256}};
-  const std::unique_ptr<cuda::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
+  const std::unique_ptr<device::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
   for (const MatmulShape& shape : {MatmulShape{40, 48}, MatmulShape{513, 8}, MatmulShape{96, 200}}) {
     DecodeCheck(gpu, shape, {Dtype::kBf16}).Run();
     CheckPrefill(gpu, *plans, shape, {Dtype::kBf16});
@@ -237,7 +237,7 @@ void Check(GpuContext& gpu) {
 }
 
 double BytesOf(const GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form) {
-  const cuda::MatmulKernels& kernels = *gpu.table.matmul;
+  const device::MatmulKernels& kernels = *gpu.table.matmul;
   return static_cast<double>(kernels.packed_bytes(shape.out_features, shape.in_features, form.dtype) +
                              kernels.scale_bytes(shape.out_features, shape.in_features, form.dtype, form.group_size));
 }
@@ -267,7 +267,7 @@ class Qwen14b {
   // Of layer `set`, shape `which` of kShapes, or the head after the last layer.
   const DeviceMatrix& matrix(int layer, int which) const { return matrices_[layer * std::size(kShapes) + which]; }
 
-  void Decode(cuda::Stream stream, const DeviceMatrix& matrix, int num_rows) const {
+  void Decode(device::Stream stream, const DeviceMatrix& matrix, int num_rows) const {
     gpu_.table.matmul->decode_matmul(stream, {.x = x_,
                                               .x_stride = matrix.in_features,
                                               .num_rows = num_rows,
@@ -276,10 +276,10 @@ class Qwen14b {
                                               .y_stride = matrix.out_features,
                                               .scratch = scratch_});
   }
-  void DecodeAll(cuda::Stream stream, int num_rows) const {
+  void DecodeAll(device::Stream stream, int num_rows) const {
     for (const DeviceMatrix& matrix : matrices_) Decode(stream, matrix, num_rows);
   }
-  void Prefill(cuda::Stream stream, const DeviceMatrix& matrix, int num_rows) const {
+  void Prefill(device::Stream stream, const DeviceMatrix& matrix, int num_rows) const {
     gpu_.table.matmul->prefill_matmul(stream, {.plans = plans_.get(),
                                                .x = x_,
                                                .x_stride = matrix.in_features,
@@ -318,7 +318,7 @@ class Qwen14b {
   float* y_;
   void* scratch_;
   void* workspace_;
-  std::unique_ptr<cuda::PrefillPlans> plans_;
+  std::unique_ptr<device::PrefillPlans> plans_;
 };
 
 void BenchOf(GpuContext& gpu, const MatmulForm& form) {
@@ -330,7 +330,7 @@ void BenchOf(GpuContext& gpu, const MatmulForm& form) {
                            : num_rows == 8                              ? 6.7
                                                                         : 6.9;
     const double us = gpu.MedianUs(
-        1, 1, [&](cuda::Stream stream, int) { model.DecodeAll(stream, num_rows); }, /*replays=*/9);
+        1, 1, [&](device::Stream stream, int) { model.DecodeAll(stream, num_rows); }, /*replays=*/9);
     gpu.report.Time(absl::StrCat("matmul, all of Qwen3-14B, ", num_rows, " rows", type), us,
                     model.bytes() / gpu.read_bytes_per_us, goal_ms * 1000);
   }
@@ -340,12 +340,12 @@ void BenchOf(GpuContext& gpu, const MatmulForm& form) {
     for (const int num_rows : {8, 32}) {
       const double us = gpu.MedianUs(
           Qwen14b::kLayers, Qwen14b::kLayers,
-          [&](cuda::Stream stream, int layer) { model.Decode(stream, model.matrix(layer, which), num_rows); }, 5);
+          [&](device::Stream stream, int layer) { model.Decode(stream, model.matrix(layer, which), num_rows); }, 5);
       gpu.report.Time(absl::StrCat(name, num_rows, " rows"), us, BytesOf(gpu, shape, form) / gpu.read_bytes_per_us);
     }
     for (const int num_rows : {2048, 8192}) {
       const double us = gpu.MedianUs(
-          2, 6, [&](cuda::Stream stream, int layer) { model.Prefill(stream, model.matrix(layer, which), num_rows); },
+          2, 6, [&](device::Stream stream, int layer) { model.Prefill(stream, model.matrix(layer, which), num_rows); },
           5);
       const double flops = 2.0 * num_rows * shape.out_features * shape.in_features;
       gpu.report.Time(absl::StrCat(name, num_rows, " rows, ", static_cast<int>(flops / us / 1e6), " TFLOP/s"), us,

@@ -66,7 +66,7 @@ MatmulWeight NewStoredWeight(GpuContext& gpu, const MatmulShape& shape, const Ma
     for (size_t group = 0; group < groups; ++group) {
       // Groups of very different size; as many bits as f16 has.
       const float scale = std::ldexp(static_cast<float>(1024 + gpu.random() % 1024), static_cast<int>(out % 13) - 24);
-      const size_t shared = out / cuda::kF8ScaleOutputs * cuda::kF8ScaleOutputs;
+      const size_t shared = out / device::kF8ScaleOutputs * device::kF8ScaleOutputs;
       scales[out * groups + group] = fp8 && out != shared ? scales[shared * groups + group] : scale;
     }
   }
@@ -83,12 +83,12 @@ MatmulWeight NewStoredWeight(GpuContext& gpu, const MatmulShape& shape, const Ma
 }
 
 // The weights that prefill sees of a matrix: columns of its outputs for unit vectors.
-std::vector<float> UnpackedValues(GpuContext& gpu, const cuda::DeviceMatrix& matrix) {
+std::vector<float> UnpackedValues(GpuContext& gpu, const device::DeviceMatrix& matrix) {
   const size_t in = matrix.in_features, out = matrix.out_features;
   std::vector<uint16_t> units(in * in);
   for (size_t k = 0; k < in; ++k) units[k * in + k] = F32ToBf16(1);
   float* y = gpu.New<float>(in * out);
-  const std::unique_ptr<cuda::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
+  const std::unique_ptr<device::PrefillPlans> plans = gpu.table.matmul->open_prefill_plans();
   gpu.table.matmul->prefill_matmul(
       gpu.stream, {.plans = plans.get(),
                    .x = gpu.Upload(units),
@@ -109,10 +109,10 @@ std::vector<float> UnpackedValues(GpuContext& gpu, const cuda::DeviceMatrix& mat
 void CheckPackedGroups(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form) {
   const size_t in = shape.in_features, group = form.group_size;
   const std::vector<uint16_t> source = RandomBf16(gpu, shape.out_features * in, 0.05f);
-  const cuda::DeviceMatrix matrix = NewMatrix(gpu, shape, form);
+  const device::DeviceMatrix matrix = NewMatrix(gpu, shape, form);
   gpu.table.matmul->pack(gpu.stream, gpu.Upload(source), matrix);
   const std::vector<float> values = UnpackedValues(gpu, matrix);
-  const size_t shares = form.dtype == Dtype::kF8 ? cuda::kF8ScaleOutputs : 1;
+  const size_t shares = form.dtype == Dtype::kF8 ? device::kF8ScaleOutputs : 1;
   double worst = 0;
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t first_out = i / in / shares * shares, first_k = i % in / group * group;
@@ -148,8 +148,8 @@ std::vector<uint16_t> RandomBf16(GpuContext& gpu, size_t count, float scale) {
   return values;
 }
 
-cuda::DeviceMatrix NewMatrix(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form) {
-  const cuda::MatmulKernels& kernels = *gpu.table.matmul;
+device::DeviceMatrix NewMatrix(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form) {
+  const device::MatmulKernels& kernels = *gpu.table.matmul;
   const size_t scale_bytes = kernels.scale_bytes(shape.out_features, shape.in_features, form.dtype, form.group_size);
   return {.data = gpu.New<uint8_t>(kernels.packed_bytes(shape.out_features, shape.in_features, form.dtype)),
           .scales = scale_bytes == 0 ? nullptr : gpu.New<float>(scale_bytes / sizeof(float)),

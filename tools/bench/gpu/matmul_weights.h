@@ -23,12 +23,12 @@ std::vector<uint16_t> RandomBf16(GpuContext& gpu, size_t count, float scale);
 
 // A weight matrix on the device, and what it means on the host.
 struct MatmulWeight {
-  cuda::DeviceMatrix matrix;
+  device::DeviceMatrix matrix;
   std::vector<float> values;  // [out_features, in_features]
 };
 
 // Memory for a matrix, as yet poisoned.
-cuda::DeviceMatrix NewMatrix(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form);
+device::DeviceMatrix NewMatrix(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form);
 
 // Without groups packed from bf16, with them from random codes, scales and zeros. Checks what packing does to bf16.
 MatmulWeight NewMatmulWeight(GpuContext& gpu, const MatmulShape& shape, const MatmulForm& form);

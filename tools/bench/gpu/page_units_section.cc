@@ -14,7 +14,7 @@
 namespace winnow {
 namespace {
 
-using cuda::Aggregation;
+using device::Aggregation;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr uint32_t kPoison = ~0u;
 
@@ -31,7 +31,7 @@ struct UnitCase {
 
 class UnitReference {
  public:
-  UnitReference(const SelectionInputs& inputs, const UnitCase& c, const cuda::SelectionList& list)
+  UnitReference(const SelectionInputs& inputs, const UnitCase& c, const device::SelectionList& list)
       : inputs_(inputs), case_(c), list_(list), pages_(ScorePagesInF64(inputs, list)) {
     if (c.min_mass > 0) keys_ = ScoreKeysInF64(inputs, list);
   }
@@ -149,14 +149,14 @@ class UnitReference {
 
   const SelectionInputs& inputs_;
   const UnitCase& case_;
-  const cuda::SelectionList& list_;
+  const device::SelectionList& list_;
   const ReferenceScores pages_;
   ReferenceScores keys_;
 };
 
 void CheckUnits(GpuContext& gpu, const UnitCase& c) {
   SelectionInputs inputs(gpu, c.shape, {3000, 150, 64, 8191, 700, 2049, 0, 5000}, 512);
-  cuda::UnitSelectParams params{.list = inputs.Params(), .unit_tokens = c.unit_tokens};
+  device::UnitSelectParams params{.list = inputs.Params(), .unit_tokens = c.unit_tokens};
   if (c.query_factor != 1) {
     for (float& q : inputs.queries) q *= c.query_factor;
     params.list.queries = gpu.Upload(inputs.queries);
@@ -178,7 +178,7 @@ void CheckUnits(GpuContext& gpu, const UnitCase& c) {
   const std::vector<uint32_t> counts = gpu.Download(params.counts, selections * 3);
   size_t taken = 0;
   for (size_t s = 0; s < selections; ++s) {
-    const cuda::SelectionList& list = inputs.lists[s / params.lists_per_group];
+    const device::SelectionList& list = inputs.lists[s / params.lists_per_group];
     const std::string where = absl::StrCat("units ", c.name, ", list ", s);
     if (counts[3 * s] > inputs.max_budget) {
       gpu.report.Fail(where, absl::StrCat(counts[3 * s], " rows"));
@@ -205,8 +205,8 @@ void CheckKeptSelections(GpuContext& gpu) {
   const std::vector<uint32_t> positions = {3000, 3001, 3004, 3002}, prompts = {3000, 2999, 3003, 100};
   const std::vector<bool> keeps = {false, true, false, true};
   inputs.lists[1].budget = 0;
-  cuda::UnitSelectParams params{.list = inputs.Params(), .unit_tokens = c.unit_tokens};
-  cuda::SelectionList* lists = gpu.Upload(inputs.lists);
+  device::UnitSelectParams params{.list = inputs.Params(), .unit_tokens = c.unit_tokens};
+  device::SelectionList* lists = gpu.Upload(inputs.lists);
   params.list.lists = lists;
   params.lists_per_group = c.shape.group;
   params.reuse_interval = 4;
@@ -230,7 +230,7 @@ void CheckKeptSelections(GpuContext& gpu) {
   gpu.table.page_units->select_units(gpu.stream, params, scores, stride);
   const std::vector<uint32_t> counts = gpu.Download(params.counts, selections);
   const std::vector<uint32_t> rows = gpu.Download(params.selected, selections * inputs.max_budget);
-  const std::vector<cuda::SelectionList> held = gpu.Download(lists, inputs.lists.size());
+  const std::vector<device::SelectionList> held = gpu.Download(lists, inputs.lists.size());
   int wrong = 0;
   for (size_t s = 0; s < selections; ++s) {
     const size_t list = s / c.shape.group;
@@ -256,13 +256,13 @@ void CheckCuboids(GpuContext& gpu, int head_dim, int page_tokens) {
   std::vector<uint16_t> bulk;
   for (const bool one_by_one : {false, true}) {
     auto* cuboids = gpu.New<uint16_t>(pages * 2 * dim);
-    cuda::CuboidParams params{.lists = inputs.Params().lists,
-                              .num_lists = 1,
-                              .blocks = inputs.Params().blocks,
-                              .row_pool = inputs.Params().keys.keys,
-                              .head_dim = head_dim,
-                              .page_tokens = page_tokens,
-                              .cuboids = cuboids};
+    device::CuboidParams params{.lists = inputs.Params().lists,
+                                .num_lists = 1,
+                                .blocks = inputs.Params().blocks,
+                                .row_pool = inputs.Params().keys.keys,
+                                .head_dim = head_dim,
+                                .page_tokens = page_tokens,
+                                .cuboids = cuboids};
     for (size_t list = 0; list < inputs.lists.size(); ++list, ++params.lists) {
       const uint32_t n = inputs.lists[list].num_keys;
       params.rows_per_list = one_by_one ? 1 : static_cast<int>(n);
@@ -275,7 +275,7 @@ void CheckCuboids(GpuContext& gpu, int head_dim, int page_tokens) {
     const std::vector<uint16_t> got = gpu.Download(cuboids, pages * 2 * dim);
     if (!one_by_one) bulk = got;
     double worst = 0;
-    for (const cuda::SelectionList& list : inputs.lists) {
+    for (const device::SelectionList& list : inputs.lists) {
       if (one_by_one && list.num_keys > 100) continue;
       for (uint32_t page = 0; page < list.num_keys / page_tokens; ++page) {
         const size_t block = inputs.blocks[list.first_block + page * page_tokens / 32];

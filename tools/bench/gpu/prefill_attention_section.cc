@@ -78,7 +78,7 @@ void MakeInt8Rows(GpuContext& gpu, const Shape& shape, float key_deviation, Sequ
       }
     }
   }
-  const int64_t stride = (sequence.kv_head_stride + cuda::kPrefillScalePad + 3) / 4 * 4;
+  const int64_t stride = (sequence.kv_head_stride + device::kPrefillScalePad + 3) / 4 * 4;
   const size_t wide = static_cast<size_t>(stride) * shape.num_kv_heads;
   sequence.kv_device = gpu.New<uint16_t>(wide * 2 * dim);
   sequence.key_scales = gpu.New<float>(wide);
@@ -126,7 +126,7 @@ Sequence NewSequence(GpuContext& gpu, const Shape& shape, float key_deviation) {
   return sequence;
 }
 
-using Kernel = decltype(cuda::PrefillAttentionKernels::prefill_attention);
+using Kernel = decltype(device::PrefillAttentionKernels::prefill_attention);
 
 // The chunk [begin, end) of a sequence.
 std::vector<uint16_t> Attend(GpuContext& gpu, Kernel kernel, const Shape& shape, const Sequence& sequence, int begin,
@@ -324,12 +324,12 @@ void BenchShape(GpuContext& gpu, Kernel kernel, const Shape& shape, double goal_
   gpu.table.elementwise->fill_normal(gpu.stream, q, q_elements, gpu.random(), 1);
   gpu.table.elementwise->fill_normal(gpu.stream, kv, kv_elements, gpu.random(), 1);
   const uint32_t* windows = shape.windows.empty() ? nullptr : gpu.Upload(shape.windows);
-  const int64_t stride = length + (shape.int8 ? cuda::kPrefillScalePad : 0);
-  cuda::WidenRowsParams widen = {.head_stride = length,
-                                 .num_rows = static_cast<uint32_t>(length),
-                                 .num_kv_heads = shape.num_kv_heads,
-                                 .head_dim = shape.head_dim,
-                                 .kv_head_stride = stride};
+  const int64_t stride = length + (shape.int8 ? device::kPrefillScalePad : 0);
+  device::WidenRowsParams widen = {.head_stride = length,
+                                   .num_rows = static_cast<uint32_t>(length),
+                                   .num_kv_heads = shape.num_kv_heads,
+                                   .head_dim = shape.head_dim,
+                                   .kv_head_stride = stride};
   if (shape.int8) {
     const size_t rows = static_cast<size_t>(stride) * shape.num_kv_heads;
     widen.rows = gpu.NewZeroed<std::byte>(rows * RowLayout().bytes(shape.head_dim, Dtype::kI8));
@@ -339,7 +339,7 @@ void BenchShape(GpuContext& gpu, Kernel kernel, const Shape& shape, double goal_
   }
   const double us = gpu.MedianUs(
       1, 1,
-      [&](cuda::Stream stream, int) {
+      [&](device::Stream stream, int) {
         if (shape.int8) gpu.table.prefill->widen_rows(stream, widen);
         kernel(stream, {.q = q,
                         .num_queries = shape.num_queries,

@@ -16,7 +16,7 @@ struct Pinned {
   T* data() const {
     return static_cast<T*>(memory->data());
   }
-  std::unique_ptr<cuda::DeviceMemory> memory;
+  std::unique_ptr<device::DeviceMemory> memory;
 };
 
 std::vector<uint32_t> Shuffled(GpuContext& gpu, uint32_t count) {
@@ -37,15 +37,15 @@ void CheckRows(GpuContext& gpu, size_t row_bytes, uint32_t num_moves) {
   const uint8_t* device = gpu.Upload(values);
   auto* to = gpu.New<uint8_t>(rows * row_bytes);
   const std::vector<uint32_t> places = Shuffled(gpu, static_cast<uint32_t>(rows));
-  Pinned moves(gpu, num_moves * sizeof(cuda::RowMove));
+  Pinned moves(gpu, num_moves * sizeof(device::RowMove));
   std::vector<uint8_t> expected(rows * row_bytes, 0xff);
   for (uint32_t i = 0; i < num_moves; ++i) {
     const uint8_t* from = (i % 2 == 0 ? host.data<uint8_t>() : device) + i * row_bytes;
-    moves.data<cuda::RowMove>()[i] = {.from = from, .to = to + places[i] * row_bytes};
+    moves.data<device::RowMove>()[i] = {.from = from, .to = to + places[i] * row_bytes};
     std::memcpy(expected.data() + places[i] * row_bytes, values.data() + i * row_bytes, row_bytes);
   }
   gpu.table.rows->move_rows(gpu.stream,
-                            {.moves = moves.data<cuda::RowMove>(), .num_moves = num_moves, .row_bytes = row_bytes});
+                            {.moves = moves.data<device::RowMove>(), .num_moves = num_moves, .row_bytes = row_bytes});
   const std::vector<uint8_t> result = gpu.Download(to, rows * row_bytes);
   size_t wrong = 0;
   for (size_t i = 0; i < result.size(); ++i) wrong += result[i] != expected[i];
@@ -56,7 +56,7 @@ void CheckRows(GpuContext& gpu, size_t row_bytes, uint32_t num_moves) {
 // Rows of int8, several to a move: from memory with scales behind codes to slots, whose scales lie apart, from there to
 // other slots, and back.
 void CheckInt8Rows(GpuContext& gpu, size_t code_bytes, uint32_t num_moves, uint32_t rows_of_move) {
-  const cuda::Int8Slots sizes{.code_bytes = code_bytes};
+  const device::Int8Slots sizes{.code_bytes = code_bytes};
   const size_t row_bytes = sizes.row_bytes(), move_bytes = rows_of_move * row_bytes;
   const size_t num_slots = 2 * size_t{num_moves} * rows_of_move;
   std::vector<uint8_t> values(num_moves * move_bytes);
@@ -65,14 +65,14 @@ void CheckInt8Rows(GpuContext& gpu, size_t code_bytes, uint32_t num_moves, uint3
   std::memcpy(host.data<uint8_t>(), values.data(), values.size());
   auto* const slots = gpu.New<uint8_t>(num_slots * row_bytes);
   auto* const back = gpu.New<uint8_t>(values.size());
-  const cuda::Int8Slots int8{.codes = slots, .num_slots = num_slots, .code_bytes = code_bytes};
+  const device::Int8Slots int8{.codes = slots, .num_slots = num_slots, .code_bytes = code_bytes};
   const std::vector<uint32_t> places = Shuffled(gpu, 2 * num_moves);
   const auto move = [&](const auto& from, const auto& to) {
-    Pinned moves(gpu, num_moves * sizeof(cuda::RowMove));
-    for (uint32_t i = 0; i < num_moves; ++i) moves.data<cuda::RowMove>()[i] = {.from = from(i), .to = to(i)};
+    Pinned moves(gpu, num_moves * sizeof(device::RowMove));
+    for (uint32_t i = 0; i < num_moves; ++i) moves.data<device::RowMove>()[i] = {.from = from(i), .to = to(i)};
     gpu.table.rows->move_rows(
         gpu.stream,
-        {.moves = moves.data<cuda::RowMove>(), .num_moves = num_moves, .row_bytes = move_bytes, .int8_slots = int8});
+        {.moves = moves.data<device::RowMove>(), .num_moves = num_moves, .row_bytes = move_bytes, .int8_slots = int8});
     WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());
   };
   const auto slot = [&](uint32_t i) { return slots + places[i] * move_bytes; };
@@ -115,15 +115,16 @@ void Bench(GpuContext& gpu) {
   constexpr size_t kRowBytes = 512;
   for (const uint32_t num_moves : {64u, 1024u, 16384u}) {
     Pinned host(gpu, num_moves * kRowBytes);
-    Pinned moves(gpu, num_moves * sizeof(cuda::RowMove));
+    Pinned moves(gpu, num_moves * sizeof(device::RowMove));
     auto* to = gpu.New<uint8_t>(num_moves * kRowBytes);
     const std::vector<uint32_t> places = Shuffled(gpu, num_moves);
     for (uint32_t i = 0; i < num_moves; ++i) {
-      moves.data<cuda::RowMove>()[i] = {.from = host.data<uint8_t>() + i * kRowBytes, .to = to + places[i] * kRowBytes};
+      moves.data<device::RowMove>()[i] = {.from = host.data<uint8_t>() + i * kRowBytes,
+                                          .to = to + places[i] * kRowBytes};
     }
-    const double us = gpu.MedianUs(1, 8, [&](cuda::Stream stream, int) {
-      gpu.table.rows->move_rows(stream,
-                                {.moves = moves.data<cuda::RowMove>(), .num_moves = num_moves, .row_bytes = kRowBytes});
+    const double us = gpu.MedianUs(1, 8, [&](device::Stream stream, int) {
+      gpu.table.rows->move_rows(
+          stream, {.moves = moves.data<device::RowMove>(), .num_moves = num_moves, .row_bytes = kRowBytes});
     });
     gpu.report.Time(absl::StrCat("move ", num_moves, " rows of 512 B from pinned memory"), us,
                     static_cast<double>(num_moves * kRowBytes) / kPcieBytesPerUs);

@@ -9,8 +9,8 @@
 namespace winnow {
 namespace {
 
-using cuda::SelectionList;
-using cuda::SelectParams;
+using device::SelectionList;
+using device::SelectParams;
 
 constexpr int kKvHeads = 8, kGroup = 5, kHeadDim = 128;
 constexpr uint32_t kBudget = 2048, kSinks = 4, kRecent = 64;
@@ -117,7 +117,7 @@ void BenchScores(GpuContext& gpu) {
       const Workload w = MakeWorkload(gpu, row.batch, row.keys, dtype, 16, true, false);
       const int64_t stride = row.keys;
       float* scores = gpu.New<float>(w.lists_per_set * kGroup * stride);
-      const double us = gpu.MedianUs(w.sets, 4, [&](cuda::Stream stream, int set) {
+      const double us = gpu.MedianUs(w.sets, 4, [&](device::Stream stream, int set) {
         gpu.table.selection->score(stream, w.Of(set), scores, stride);
       });
       const size_t keys = w.lists_per_set * row.keys;
@@ -136,10 +136,10 @@ void BenchPages(GpuContext& gpu) {
     w.params.scratch = gpu.New<uint8_t>(gpu.table.selection->select_scratch_bytes(w.params));
     const double floor_us = w.lists_per_set * 8192.0 * 4 * kHeadDim / gpu.read_bytes_per_us;
     const double us = gpu.MedianUs(
-        w.sets, 4, [&](cuda::Stream stream, int set) { gpu.table.selection->select_pages(stream, w.Of(set)); });
+        w.sets, 4, [&](device::Stream stream, int set) { gpu.table.selection->select_pages(stream, w.Of(set)); });
     gpu.report.Time(absl::StrCat("select pages of 16, 128k B=", batch), us, floor_us, goal_us);
     float* scores = gpu.New<float>(w.lists_per_set * kGroup * 8192);
-    const double score_us = gpu.MedianUs(w.sets, 4, [&](cuda::Stream stream, int set) {
+    const double score_us = gpu.MedianUs(w.sets, 4, [&](device::Stream stream, int set) {
       gpu.table.selection->score_pages(stream, w.Of(set), scores, 8192);
     });
     gpu.report.Time(absl::StrCat("scores of pages of 16, 128k B=", batch), score_us, floor_us);
@@ -177,7 +177,7 @@ void BenchTopK(GpuContext& gpu) {
         {.first_block = 0, .num_keys = row.keys, .first = 0, .last = row.keys, .budget = kBudget, .query = 0}));
     uint32_t* selected = gpu.New<uint32_t>(size_t{kBudget} * row.lists);
     uint32_t* counts = gpu.New<uint32_t>(row.lists);
-    const double us = gpu.MedianUs(sets, 8, [&](cuda::Stream stream, int set) {
+    const double us = gpu.MedianUs(sets, 8, [&](device::Stream stream, int set) {
       gpu.table.selection->top_k(stream, all + set * values_per_set, row.keys, lists, row.lists, row.keys, kBudget,
                                  selected, counts, nullptr);
     });
@@ -218,8 +218,8 @@ void BenchSelect(GpuContext& gpu) {
     const double scored = two_stage ? 4.0 * kBudget : row.keys;
     const double list_bytes = scored * (kHeadDim * DtypeBytes(row.dtype) + 4.0 * (row.dtype != Dtype::kBf16)) +
                               (two_stage ? 4.0 * row.keys / row.page_tokens * kHeadDim : 0);
-    const double us =
-        gpu.MedianUs(w.sets, 4, [&](cuda::Stream stream, int set) { gpu.table.selection->select(stream, w.Of(set)); });
+    const double us = gpu.MedianUs(
+        w.sets, 4, [&](device::Stream stream, int set) { gpu.table.selection->select(stream, w.Of(set)); });
     gpu.report.Time(absl::StrCat("select ", DtypeName(row.dtype), " ", Thousands(row.keys), " B=", row.batch,
                                  two_stage ? absl::StrCat(", two-stage of ", row.page_tokens) : ", every key"),
                     us, w.lists_per_set * list_bytes / gpu.read_bytes_per_us, row.goal_us);

@@ -11,7 +11,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "common/model/synthetic_models.h"
-#include "inference_rank/backend/cuda_backend.h"
+#include "inference_rank/backend/device_backend.h"
 #include "inference_rank/memory/prefill_arena.h"
 #include "inference_rank/memory/working_set.h"
 #include "tests/e2e/golden.h"
@@ -107,7 +107,7 @@ class ServingPass {
                      .max_running = max_running,
                      .prefill_memory_bytes = PrefillSizing::AllKvBytes(pass->layout_, max_context) / gpus.size()};
     options.model_name = model;
-    WINNOW_ASSIGN_OR_RETURN(pass->backend_, NewCudaBackend(options, gpus));
+    WINNOW_ASSIGN_OR_RETURN(pass->backend_, NewDeviceBackend(options, gpus));
     WINNOW_ASSIGN_OR_RETURN(SlotPool slots, pass->backend_->NewSlotPool());
     pass->slots_.emplace(std::move(slots));
     return pass;

@@ -48,7 +48,7 @@ class GpuPeerLinksTest : public testing::TestWithParam<const char*> {
   }
 
   PeerOffer offer_ = OfferFor(GetParam());
-  const cuda::ExchangeShape exchange_ = GpuPeerLink::ExchangeOf(offer_, kLayout);
+  const device::ExchangeShape exchange_ = GpuPeerLink::ExchangeOf(offer_, kLayout);
   const test::InferenceGpu peer_{exchange_};
 };
 

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <string>
 
-#include "kernels/cuda/step/exchange.h"
+#include "kernels/device/params/exchange.h"
 #include "tests/support/host_gpu/host_device.h"
 #include "transport/peer/peer_link.h"
 
@@ -16,7 +16,7 @@ namespace winnow::test {
 // The process of an inference rank whose GPU exposes slots, inbox and flags, until it is killed.
 class InferenceGpu {
  public:
-  explicit InferenceGpu(const cuda::ExchangeShape& exchange) {
+  explicit InferenceGpu(const device::ExchangeShape& exchange) {
     int to_parent[2], to_child[2];
     EXPECT_EQ(pipe(to_parent), 0);
     EXPECT_EQ(pipe(to_child), 0);
@@ -49,13 +49,13 @@ class InferenceGpu {
   // Flags of steps far ahead; of rows and queries, 0.7.
   static constexpr int kFarAhead = 0x3f;
 
-  [[noreturn]] static void Run(const cuda::ExchangeShape& exchange, int in, int out) {
+  [[noreturn]] static void Run(const device::ExchangeShape& exchange, int in, int out) {
     const auto device = OpenHostDevice(1).value();
     const auto slots = device->Allocate(1 << 20).value();
     const auto inbox = device->Allocate(InferenceInboxBytes(exchange)).value();
     const auto flags = device->Allocate(InferenceFlagsBytes(exchange)).value();
-    const cuda::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
-    const auto link = cuda::PeerLink::Create(*device, exposed).value();
+    const device::DeviceMemory* exposed[] = {slots.get(), inbox.get(), flags.get()};
+    const auto link = device::PeerLink::Create(*device, exposed).value();
     WriteText(out, link->LocalAddress());
     if (const std::string peer_link = ReadText(in); link->Connect(peer_link).ok()) {
       std::memset(link->region(0), kFarAhead, link->region_bytes(0));

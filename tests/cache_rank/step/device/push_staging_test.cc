@@ -18,15 +18,15 @@ class PushStagingTest : public testing::Test {
  protected:
   // As the peer does.
   void Write(uint64_t push, int byte) {
-    std::memset(cuda::PushStagingPlace(kLayout, staging_->memory().data(), push), byte, kBytes);
+    std::memset(device::PushStagingPlace(kLayout, staging_->memory().data(), push), byte, kBytes);
   }
-  const std::unique_ptr<cuda::Device> device_ = test::OpenHostDevice(0).value();
+  const std::unique_ptr<device::Device> device_ = test::OpenHostDevice(0).value();
   const std::unique_ptr<PushStaging> staging_ = PushStaging::Create(device_.get(), kLayout).value();
 };
 
 TEST_F(PushStagingTest, HandsOverWhatWasPushedInOrder) {
   EXPECT_EQ(staging_->Oldest(false).value(), nullptr);
-  for (uint64_t push = 1; push <= 3 * cuda::kPushStagingPlaces; ++push) {
+  for (uint64_t push = 1; push <= 3 * device::kPushStagingPlaces; ++push) {
     Write(push, static_cast<int>(push));
     ASSERT_THAT(staging_->Begin(push, kBytes, nullptr), IsOkStatus());
     if (push % 2 != 0) continue;
@@ -43,14 +43,14 @@ TEST_F(PushStagingTest, HandsOverWhatWasPushedInOrder) {
 
 TEST_F(PushStagingTest, RefusesWhatNoPeerMayPush) {
   EXPECT_FALSE(staging_->Begin(2, kBytes, nullptr).ok()) << "the first is missing";
-  EXPECT_FALSE(staging_->Begin(1, cuda::PushStagingPlaceBytes(kLayout) + 1, nullptr).ok());
-  for (uint64_t push = 1; push <= cuda::kPushStagingPlaces; ++push) {
+  EXPECT_FALSE(staging_->Begin(1, device::PushStagingPlaceBytes(kLayout) + 1, nullptr).ok());
+  for (uint64_t push = 1; push <= device::kPushStagingPlaces; ++push) {
     ASSERT_THAT(staging_->Begin(push, kBytes, nullptr), IsOkStatus());
   }
-  EXPECT_FALSE(staging_->Begin(cuda::kPushStagingPlaces + 1, kBytes, nullptr).ok()) << "no place is free";
-  EXPECT_FALSE(staging_->Begin(cuda::kPushStagingPlaces, kBytes, nullptr).ok()) << "a second time";
+  EXPECT_FALSE(staging_->Begin(device::kPushStagingPlaces + 1, kBytes, nullptr).ok()) << "no place is free";
+  EXPECT_FALSE(staging_->Begin(device::kPushStagingPlaces, kBytes, nullptr).ok()) << "a second time";
   staging_->PopOldest();
-  EXPECT_TRUE(staging_->Begin(cuda::kPushStagingPlaces + 1, kBytes, nullptr).ok());
+  EXPECT_TRUE(staging_->Begin(device::kPushStagingPlaces + 1, kBytes, nullptr).ok());
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ class DeviceKvStoreTest : public testing::Test {
     return {table, table + (positions + kBlockTokens - 1) / kBlockTokens};
   }
 
-  const cuda::CudaTable table_;
-  const std::unique_ptr<cuda::Device> device_ = test::OpenHostDevice(0).value();
+  const device::DeviceTable table_;
+  const std::unique_ptr<device::Device> device_ = test::OpenHostDevice(0).value();
   const DeviceKvShape shape_;
   std::unique_ptr<DeviceKvStore> store_;
 };
@@ -99,7 +99,7 @@ TEST_F(DeviceKvStoreTest, BoundsOfGroupsAreThoseOfAllTheirRows) {
     ASSERT_THAT(store->AppendRange(sequence, 1, row, 1, part(row, 1).data(), nullptr), IsOkStatus());
   }
   const auto bounds_of = [&](size_t head) {
-    const size_t first = store->FirstBlock(sequence, kLayout.list(1, static_cast<int>(head))) / cuda::GroupBlocks(16);
+    const size_t first = store->FirstBlock(sequence, kLayout.list(1, static_cast<int>(head))) / device::GroupBlocks(16);
     const auto* const bounds = static_cast<const uint16_t*>(store->pages().group_bounds) + first * kFeatures;
     return std::vector<uint16_t>(bounds, bounds + kGroups * kFeatures);
   };
@@ -121,7 +121,7 @@ TEST_F(DeviceKvStoreTest, BoundsOfGroupsAreThoseOfAllTheirRows) {
     EXPECT_EQ(bounds_of(head), of_head) << head;
   }
   auto* const of_head = static_cast<uint16_t*>(const_cast<void*>(store->pages().group_bounds)) +
-                        store->FirstBlock(sequence, kLayout.list(1, 0)) / cuda::GroupBlocks(16) * kFeatures;
+                        store->FirstBlock(sequence, kLayout.list(1, 0)) / device::GroupBlocks(16) * kFeatures;
   std::fill_n(of_head, kGroups * kFeatures, 0);
   store->BoundGroups(sequence, 1, kRows, nullptr);
   EXPECT_EQ(bounds_of(0), expected[0]);
@@ -174,7 +174,7 @@ TEST_F(DeviceKvStoreTest, RefusesWhatWasNotPlannedFor) {
 TEST_F(DeviceKvStoreTest, ANewSequenceIsResidentNowhere) {
   const uint32_t first = store_->Open(100, nullptr).value();
   for (size_t list = 0; list < kLayout.num_lists(); ++list) {
-    const cuda::ResidencyList residency = store_->Residency(first, list);
+    const device::ResidencyList residency = store_->Residency(first, list);
     for (uint32_t i = 0; i < residency.pool_slots; ++i) ASSERT_EQ(residency.position_of[i], ~0u);
     residency.position_of[3] = 7;
   }
@@ -201,7 +201,7 @@ TEST_F(DeviceKvStoreTest, APlansRowsNameTheirSequences) {
   EXPECT_EQ(plan->num_rows(), 3);
   EXPECT_EQ(plan->greatest_position(), 150u);
   EXPECT_EQ(plan->sequences()[2], a);
-  const cuda::SelectionList& list = plan->lists(1)[2 * 2 + 1];
+  const device::SelectionList& list = plan->lists(1)[2 * 2 + 1];
   EXPECT_EQ(list.first_block, store_->FirstBlock(a, kLayout.list(1, 1)));
   EXPECT_EQ(list.query, 5u);
   EXPECT_EQ(list.first, 4u);

@@ -74,7 +74,7 @@ class SequenceCopiesTest : public testing::TestWithParam<Room> {
   }
 
   std::mt19937 random_{7};
-  const std::unique_ptr<cuda::Device> device_ = test::OpenHostDevice(0).value();
+  const std::unique_ptr<device::Device> device_ = test::OpenHostDevice(0).value();
   const std::unique_ptr<Executor> executor_ = CpuKernels().value()->new_executor(2);
   const std::unique_ptr<KvBlockPool> pool_ = KvBlockPool::Create(size_t{64} << 20, kLayout).value();
   SequenceStore store_{pool_.get(), CpuKernels().value(), kLayout, std::chrono::milliseconds(1000)};

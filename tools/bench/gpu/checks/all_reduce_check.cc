@@ -72,12 +72,12 @@ class SumCheck {
   }
 
  private:
-  cuda::TermPlaces Places(int rank) const {
-    cuda::TermPlaces places{.num_ranks = of_.num_ranks};
+  device::TermPlaces Places(int rank) const {
+    device::TermPlaces places{.num_ranks = of_.num_ranks};
     for (int r = 0; r < of_.num_ranks; ++r) places.of_rank[r] = boxes_[r] + rank * stride_;
     return places;
   }
-  void Product(int rank, const cuda::TermPlaces& places, float* y) {
+  void Product(int rank, const device::TermPlaces& places, float* y) {
     gpu_.table.matmul->decode_matmul(
         gpu_.stream,
         {.x = rows_[rank],
@@ -129,8 +129,8 @@ class SumCheck {
     float* x = gpu_.Upload(sums);
     uint16_t* out = gpu_.New<uint16_t>(elements_);
     for (int i = 0; i < 10; ++i) sums = Expected(sums);
-    cuda::TermPlaces only_first{.num_ranks = 1};
-    auto graph = gpu_.device.Capture(gpu_.stream, [&](cuda::Stream) {
+    device::TermPlaces only_first{.num_ranks = 1};
+    auto graph = gpu_.device.Capture(gpu_.stream, [&](device::Stream) {
       for (int i = 0; i < 10; ++i) {
         for (int r = of_.num_ranks - 1; r >= 0; --r) {
           only_first.of_rank[0] = boxes_[0] + r * stride_;
@@ -162,18 +162,19 @@ void CheckWaits(GpuContext& gpu) {
   if (!words.ok()) return gpu.report.Fail("all-reduce, waits", std::string(words.status().message()));
   auto* const abort = static_cast<volatile uint32_t*>((*words)->data());
   volatile uint32_t* const error = abort + 1;
-  for (const uint32_t expected : {cuda::kWaitTimedOut, cuda::kWaitAborted}) {
-    *abort = expected == cuda::kWaitAborted;
+  for (const uint32_t expected : {device::kWaitTimedOut, device::kWaitAborted}) {
+    *abort = expected == device::kWaitAborted;
     *error = 0;
-    gpu.table.all_reduce->add_terms(gpu.stream, {.num_ranks = 2,
-                                                 .terms = gpu.NewZeroed<float>(2 * 512),
-                                                 .term_stride = 512,
-                                                 .x = gpu.NewZeroed<float>(512),
-                                                 .num_rows = 1,
-                                                 .hidden_size = 512,
-                                                 .abort = const_cast<const uint32_t*>(abort),
-                                                 .error = const_cast<uint32_t*>(error),
-                                                 .timeout_us = expected == cuda::kWaitTimedOut ? 2000u : 20'000'000u});
+    gpu.table.all_reduce->add_terms(gpu.stream,
+                                    {.num_ranks = 2,
+                                     .terms = gpu.NewZeroed<float>(2 * 512),
+                                     .term_stride = 512,
+                                     .x = gpu.NewZeroed<float>(512),
+                                     .num_rows = 1,
+                                     .hidden_size = 512,
+                                     .abort = const_cast<const uint32_t*>(abort),
+                                     .error = const_cast<uint32_t*>(error),
+                                     .timeout_us = expected == device::kWaitTimedOut ? 2000u : 20'000'000u});
     const absl::Status status = gpu.device.Synchronize(gpu.stream);
     if (!status.ok()) return gpu.report.Fail("all-reduce, waits", std::string(status.message()));
     gpu.report.Check("all-reduce, a wait that ends by itself", *error == expected ? 0 : 1, 0);

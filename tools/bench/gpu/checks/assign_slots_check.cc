@@ -19,7 +19,7 @@ struct Case {
 void CheckPlans(GpuContext& gpu, const Case& c) {
   const int num_lists = static_cast<int>(c.pool_slots.size());
   std::vector<AssignSlotsModel> models;
-  std::vector<cuda::ResidencyList> residency;
+  std::vector<device::ResidencyList> residency;
   for (const uint32_t slots : c.pool_slots) {
     models.emplace_back(slots, kMaxPositions);
     residency.push_back({.position_of = gpu.Upload(models.back().position_of),
@@ -30,19 +30,19 @@ void CheckPlans(GpuContext& gpu, const Case& c) {
   uint32_t* const selected = gpu.New<uint32_t>(entries);
   uint32_t* const counts = gpu.New<uint32_t>(num_lists);
   uint32_t* const plan_word = gpu.New<uint32_t>(1);
-  cuda::AssignSlotsParams p{.residency = gpu.Upload(residency),
-                            .selected = selected,
-                            .counts = counts,
-                            .num_lists = num_lists,
-                            .max_budget = c.max_budget,
-                            .max_pool_slots = c.max_pool_slots,
-                            .max_positions = kMaxPositions,
-                            .plan = 0,
-                            .plan_ptr = plan_word,
-                            .pool_indices = gpu.New<uint32_t>(entries),
-                            .missing = gpu.New<uint32_t>(entries),
-                            .missing_indices = gpu.New<uint32_t>(entries),
-                            .missing_counts = gpu.New<uint32_t>(num_lists)};
+  device::AssignSlotsParams p{.residency = gpu.Upload(residency),
+                              .selected = selected,
+                              .counts = counts,
+                              .num_lists = num_lists,
+                              .max_budget = c.max_budget,
+                              .max_pool_slots = c.max_pool_slots,
+                              .max_positions = kMaxPositions,
+                              .plan = 0,
+                              .plan_ptr = plan_word,
+                              .pool_indices = gpu.New<uint32_t>(entries),
+                              .missing = gpu.New<uint32_t>(entries),
+                              .missing_indices = gpu.New<uint32_t>(entries),
+                              .missing_counts = gpu.New<uint32_t>(num_lists)};
 
   double wrong_outputs = 0, wrong_residency = 0;
   uint32_t plan = c.first_plan;
@@ -103,25 +103,25 @@ void CheckListsInPlace(GpuContext& gpu) {
   constexpr int kLists = 4;
   constexpr uint32_t kBudget = 100, kCount = 70;
   const std::vector<uint32_t> free(kBudget, ~0u), never(kBudget, 0);
-  std::vector<cuda::ResidencyList> residency(kLists);
+  std::vector<device::ResidencyList> residency(kLists);
   for (const int list : {0, 3}) {
     residency[list] = {.position_of = gpu.Upload(free), .last_plan = gpu.Upload(never), .pool_slots = kBudget};
   }
   std::vector<uint32_t> selected(kLists * kBudget);
   for (size_t i = 0; i < selected.size(); ++i) selected[i] = static_cast<uint32_t>(7 * i);
-  cuda::AssignSlotsParams p{.residency = gpu.Upload(residency),
-                            .list_positions = gpu.Upload(std::vector<uint32_t>{900, 900, cuda::kNoPosition, 900}),
-                            .selected = gpu.Upload(selected),
-                            .counts = gpu.Upload(std::vector<uint32_t>(kLists, kCount)),
-                            .num_lists = kLists,
-                            .max_budget = kBudget,
-                            .max_pool_slots = 128,
-                            .max_positions = kMaxPositions,
-                            .plan = 3,
-                            .pool_indices = gpu.New<uint32_t>(selected.size()),
-                            .missing = gpu.New<uint32_t>(selected.size()),
-                            .missing_indices = gpu.New<uint32_t>(selected.size()),
-                            .missing_counts = gpu.New<uint32_t>(kLists)};
+  device::AssignSlotsParams p{.residency = gpu.Upload(residency),
+                              .list_positions = gpu.Upload(std::vector<uint32_t>{900, 900, device::kNoPosition, 900}),
+                              .selected = gpu.Upload(selected),
+                              .counts = gpu.Upload(std::vector<uint32_t>(kLists, kCount)),
+                              .num_lists = kLists,
+                              .max_budget = kBudget,
+                              .max_pool_slots = 128,
+                              .max_positions = kMaxPositions,
+                              .plan = 3,
+                              .pool_indices = gpu.New<uint32_t>(selected.size()),
+                              .missing = gpu.New<uint32_t>(selected.size()),
+                              .missing_indices = gpu.New<uint32_t>(selected.size()),
+                              .missing_counts = gpu.New<uint32_t>(kLists)};
   gpu.device.FillAsync(p.pool_indices, 0xff, selected.size() * 4, gpu.stream);
   gpu.device.FillAsync(p.missing_counts, 0xff, kLists * 4, gpu.stream);
   gpu.table.cache->assign_slots(gpu.stream, p);

@@ -5,7 +5,7 @@
 
 namespace winnow {
 
-// What cuda::CacheKernels::assign_slots must do to one list, spelled out: the residency of a pool and the answer to a
+// What device::CacheKernels::assign_slots must do to one list, spelled out: the residency of a pool and the answer to a
 // plan.
 struct AssignSlotsModel {
   static constexpr uint32_t kNone = ~0u;

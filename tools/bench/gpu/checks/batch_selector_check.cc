@@ -90,7 +90,7 @@ std::string CheckItem(const HostSequence& host, const BatchSelector::Item& item,
 }  // namespace
 
 void CheckBatchSelector(GpuContext& gpu) {
-  absl::StatusOr<std::unique_ptr<cuda::Device>> device = gpu.table.open_device(gpu.device.ordinal());
+  absl::StatusOr<std::unique_ptr<device::Device>> device = gpu.table.open_device(gpu.device.ordinal());
   WINNOW_CHECK(device.ok());
   absl::StatusOr<std::unique_ptr<DeviceIndexSelector>> selector =
       DeviceIndexSelector::Create(&gpu.table, *std::move(device), kLayout, Model(),

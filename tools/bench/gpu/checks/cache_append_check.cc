@@ -66,18 +66,18 @@ void CheckSteps(GpuContext& gpu, const Case& c) {
       value = static_cast<uint16_t>(gpu.random() & 0x83ff) | static_cast<uint16_t>(0x3c00 + gpu.random() % 0x400);
     }
     if (step == 1) std::fill(rows.begin(), rows.begin() + c.head_dim, 0);  // a key of zeros
-    const cuda::AppendParams p{.rows = gpu.Upload(rows),
-                               .num_lists = kLists,
-                               .rows_per_list = c.rows_per_list,
-                               .head_dim = c.head_dim,
-                               .positions = gpu.Upload(next),
-                               .lists = lists.device_lists,
-                               .blocks = lists.device_blocks,
-                               .row_pool = row_pool,
-                               .key_copy = key_copy,
-                               .key_scales = key_scales,
-                               .bounds = bounds,
-                               .page_tokens = c.page_tokens};
+    const device::AppendParams p{.rows = gpu.Upload(rows),
+                                 .num_lists = kLists,
+                                 .rows_per_list = c.rows_per_list,
+                                 .head_dim = c.head_dim,
+                                 .positions = gpu.Upload(next),
+                                 .lists = lists.device_lists,
+                                 .blocks = lists.device_blocks,
+                                 .row_pool = row_pool,
+                                 .key_copy = key_copy,
+                                 .key_scales = key_scales,
+                                 .bounds = bounds,
+                                 .page_tokens = c.page_tokens};
     gpu.table.cache->append(gpu.stream, p);
     for (int list = 0; list < kLists; ++list) {
       for (int i = 0; i < c.rows_per_list; ++i) {

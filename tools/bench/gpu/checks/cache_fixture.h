@@ -59,9 +59,9 @@ struct BlockLists {
 
   uint32_t num_blocks = 0;
   std::vector<uint32_t> blocks;
-  std::vector<cuda::SelectionList> lists;
+  std::vector<device::SelectionList> lists;
   const uint32_t* device_blocks = nullptr;
-  const cuda::SelectionList* device_lists = nullptr;
+  const device::SelectionList* device_lists = nullptr;
 };
 
 // Device memory full of random bytes; a large one repeats its first 64 MiB.

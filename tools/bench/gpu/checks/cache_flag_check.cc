@@ -20,9 +20,9 @@ void CheckWaits(GpuContext& gpu) {
       {"a flag that is up", 7, 7, 0, 0, kLong, 0},
       {"a flag that is ahead", 9, 7, 0, 0, kLong, 0},
       {"a flag that is ahead, the numbers wrapped", 3, 0xfffffff0, 0, 0, kLong, 0},
-      {"a flag that stays down", 6, 7, 0, 0, 2000, cuda::kWaitTimedOut},
-      {"a flag from before the wrap", 0xfffffff0, 3, 0, 0, 2000, cuda::kWaitTimedOut},
-      {"abort", 6, 7, 1, 0, kLong, cuda::kWaitAborted},
+      {"a flag that stays down", 6, 7, 0, 0, 2000, device::kWaitTimedOut},
+      {"a flag from before the wrap", 0xfffffff0, 3, 0, 0, 2000, device::kWaitTimedOut},
+      {"abort", 6, 7, 1, 0, kLong, device::kWaitAborted},
       {"an earlier error", 6, 7, 0, 99, kLong, 99},
       {"an earlier error before abort", 6, 7, 1, 99, kLong, 99},
   };
@@ -52,11 +52,11 @@ void CheckFromOutside(GpuContext& gpu) {
 
   set({0, 1, 0, 0});
   gpu.report.Check("abort by the host while waiting",
-                   wait(kLong, [&] { std::atomic_ref(words[2]).store(1); }) != cuda::kWaitAborted, 0);
+                   wait(kLong, [&] { std::atomic_ref(words[2]).store(1); }) != device::kWaitAborted, 0);
   set({0, 1, 0, 0});
   gpu.report.Check("a flag raised by the host", wait(kLong, [&] { std::atomic_ref(words[0]).store(1); }) != 0, 0);
   set({0, 1, 0, 0});
-  const cuda::Stream other = gpu.device.NewStream();
+  const device::Stream other = gpu.device.NewStream();
   gpu.report.Check("a flag raised by another stream",
                    wait(kLong,
                         [&] {

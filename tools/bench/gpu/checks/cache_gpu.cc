@@ -47,11 +47,11 @@ CacheGpu::CacheGpu(GpuContext& gpu, const Options& options)
   std::shuffle(pages_.begin(), pages_.end(), random_);
   num_slots_ = pages_.size() * kSlotPageTokens;
   pool_base_ = options.spec.sink_tokens + 37;
-  const size_t cache_bytes = cuda::CacheInboxBytes(exchange), peer_bytes = cuda::InferenceInboxBytes(exchange);
-  const size_t flags_bytes = cuda::InferenceFlagsBytes(exchange);
-  inbox = cuda::CacheInboxAt(exchange, gpu.New<std::byte>(cache_bytes));
-  peer = cuda::InferenceInboxAt(exchange, gpu.New<std::byte>(peer_bytes), gpu.New<std::byte>(flags_bytes),
-                                gpu.New<std::byte>(num_slots_ * layout().row_bytes()));
+  const size_t cache_bytes = device::CacheInboxBytes(exchange), peer_bytes = device::InferenceInboxBytes(exchange);
+  const size_t flags_bytes = device::InferenceFlagsBytes(exchange);
+  inbox = device::CacheInboxAt(exchange, gpu.New<std::byte>(cache_bytes));
+  peer = device::InferenceInboxAt(exchange, gpu.New<std::byte>(peer_bytes), gpu.New<std::byte>(flags_bytes),
+                                  gpu.New<std::byte>(num_slots_ * layout().row_bytes()));
   RaiseAll(gpu.stream, 0);
   gpu.device.FillAsync(peer.delta_flags, 0, layout().num_layers * sizeof(uint32_t), gpu.stream);
 
@@ -184,13 +184,13 @@ void CacheGpu::SetRow(int row, uint32_t sequence) {
                prompt_tokens(row));
 }
 
-void CacheGpu::SendHidden(cuda::Stream stream, int plan, int layer) {
+void CacheGpu::SendHidden(device::Stream stream, int plan, int layer) {
   const size_t floats = static_cast<size_t>(max_rows()) * options_.hidden_size;
   gpu_.device.CopyAsync(inbox.hidden + layer * floats, inputs_[plan].device_hidden + layer * floats,
                         floats * sizeof(float), stream);
 }
 
-void CacheGpu::SendRows(cuda::Stream stream, int plan, int layer) {
+void CacheGpu::SendRows(device::Stream stream, int plan, int layer) {
   const size_t floats = static_cast<size_t>(max_rows()) * layout().num_query_heads * layout().head_dim;
   gpu_.device.CopyAsync(inbox.queries + layer * floats, inputs_[plan].device_queries + layer * floats,
                         floats * sizeof(float), stream);
@@ -199,14 +199,14 @@ void CacheGpu::SendRows(cuda::Stream stream, int plan, int layer) {
                         inputs_[plan].device_rows + layer * elements, elements * sizeof(uint16_t), stream);
 }
 
-void CacheGpu::RaiseAll(cuda::Stream stream, uint32_t number) {
+void CacheGpu::RaiseAll(device::Stream stream, uint32_t number) {
   const std::vector<uint32_t> words(layout().num_layers, number);
   for (uint32_t* flags : {inbox.hidden_flags, inbox.rows_flags}) {
     gpu_.device.CopyAsync(flags, words.data(), words.size() * sizeof(uint32_t), stream);
   }
 }
 
-std::vector<cuda::AttentionList> CacheGpu::PeerLists(int layer) const {
+std::vector<device::AttentionList> CacheGpu::PeerLists(int layer) const {
   const size_t lists = exchange.lists_per_layer();
   return gpu_.Download(peer.lists + layer * lists, lists);
 }

@@ -36,13 +36,13 @@ class CacheGpu {
   CacheGpu(GpuContext& gpu, const Options& options);
 
   // Copies a plan's inputs of one layer into the inbox: the residual, or rows and queries.
-  void SendHidden(cuda::Stream stream, int plan, int layer);
-  void SendRows(cuda::Stream stream, int plan, int layer);
+  void SendHidden(device::Stream stream, int plan, int layer);
+  void SendRows(device::Stream stream, int plan, int layer);
   // Raises all flags for a plan at once.
-  void RaiseAll(cuda::Stream stream, uint32_t number);
+  void RaiseAll(device::Stream stream, uint32_t number);
 
   int max_rows() const { return static_cast<int>(options_.positions.size()); }
-  bool sits(int row) const { return options_.positions[row] != cuda::kNoPosition; }
+  bool sits(int row) const { return options_.positions[row] != device::kNoPosition; }
   // Of every other one the prompt ends where the first plan begins.
   uint32_t prompt_tokens(int row) const { return row % 2 == 0 ? 0 : options_.positions[row]; }
   uint32_t position(int row, int plan) const { return options_.positions[row] + plan; }
@@ -62,7 +62,7 @@ class CacheGpu {
   uint32_t first_past(int row) const;
 
   // What the inference rank holds of a list's pool: [max_rows, num_kv_heads] of a layer.
-  std::vector<cuda::AttentionList> PeerLists(int layer) const;
+  std::vector<device::AttentionList> PeerLists(int layer) const;
   std::vector<uint32_t> PeerPoolIndices(int layer) const;  // [max_rows, num_kv_heads, max_budget]
   std::vector<uint16_t> PeerSlots() const;
   // The slot of a pool index.
@@ -73,9 +73,9 @@ class CacheGpu {
   std::unique_ptr<DeviceSelection> selection;
   std::unique_ptr<SelectGraph> graph;
   std::unique_ptr<DeviceWeights> weights;
-  cuda::CacheInbox inbox;
-  cuda::InferenceInbox peer;
-  cuda::ExchangeShape exchange;
+  device::CacheInbox inbox;
+  device::InferenceInbox peer;
+  device::ExchangeShape exchange;
 
  private:
   void MakeInputs();

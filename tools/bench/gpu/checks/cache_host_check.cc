@@ -1,4 +1,4 @@
-#include "kernels/cuda/prefill/flash_d2h.h"
+#include "kernels/device/flash_d2h.h"
 #include "tools/bench/gpu/checks/cache_checks.h"
 #include "tools/bench/gpu/checks/cache_fixture.h"
 
@@ -7,7 +7,7 @@ namespace winnow {
 // Rows of several steps to random places of host memory, through the copy engine and several threads.
 void CheckFlashD2H(GpuContext& gpu) {
   constexpr size_t kRowBytes = 512, kRows = 3000, kPlaces = 20000;
-  auto saver = cuda::FlashD2H::Create(gpu.device, kRows * kRowBytes, 3);
+  auto saver = device::FlashD2H::Create(gpu.device, kRows * kRowBytes, 3);
   if (!saver.ok()) {
     gpu.report.Fail("FlashD2H", std::string(saver.status().message()));
     return;

@@ -59,7 +59,7 @@ void CheckPush(GpuContext& gpu, const Case& c, bool pinned) {
   const size_t pool_bytes = lists.num_rows() * c.row_bytes;
   std::vector<uint8_t> rows(pool_bytes);
   for (uint8_t& byte : rows) byte = static_cast<uint8_t>(gpu.random());
-  std::unique_ptr<cuda::DeviceMemory> host_pool;
+  std::unique_ptr<device::DeviceMemory> host_pool;
   const void* pool = nullptr;
   if (pinned) {
     auto memory = gpu.device.AllocatePinned(pool_bytes);
@@ -80,11 +80,11 @@ void CheckPush(GpuContext& gpu, const Case& c, bool pinned) {
   uint8_t* const slot_pools[2] = {gpu.New<uint8_t>(slots_bytes), gpu.New<uint8_t>(slots_bytes)};
   // Some lists are nobody's.
   const auto is_nobodys = [&](int list) { return list % 2 == 1 && c.counts[list] == 0; };
-  std::vector<cuda::PushTarget> targets;
+  std::vector<device::PushTarget> targets;
   for (int list = 0; list < num_lists; ++list) {
     targets.push_back(is_nobodys(list)
-                          ? cuda::PushTarget{}
-                          : cuda::PushTarget{slot_pools[list % 2], device_pages + list * pages_per_list, kPoolBase});
+                          ? device::PushTarget{}
+                          : device::PushTarget{slot_pools[list % 2], device_pages + list * pages_per_list, kPoolBase});
   }
   const std::vector<uint32_t> positions = Pad(gpu, c);
   std::vector<uint32_t> indices = Pad(gpu, c);
@@ -103,24 +103,24 @@ void CheckPush(GpuContext& gpu, const Case& c, bool pinned) {
   uint64_t* const pushed_rows = gpu.NewZeroed<uint64_t>(1);
   uint32_t* const done_ctas = gpu.NewZeroed<uint32_t>(1);
   uint32_t* const flag = gpu.NewZeroed<uint32_t>(1);
-  const cuda::PushParams p{.lists = lists.device_lists,
-                           .blocks = lists.device_blocks,
-                           .row_pool = pool,
-                           .row_bytes = c.row_bytes,
-                           .targets = gpu.Upload(targets),
-                           .missing = gpu.Upload(positions),
-                           .missing_indices = gpu.Upload(indices),
-                           .missing_counts = gpu.Upload(c.counts),
-                           .num_lists = num_lists,
-                           .max_budget = c.max_count,
-                           .pool_indices = gpu.Upload(selection),
-                           .counts = gpu.Upload(selection_counts),
-                           .peer_pool_indices = peer_indices,
-                           .peer_counts = peer_counts,
-                           .pushed_rows = pushed_rows,
-                           .raise = {flag, gpu.Upload(std::vector<uint32_t>{4711})},
-                           .done_ctas = done_ctas,
-                           .max_ctas = c.max_ctas};
+  const device::PushParams p{.lists = lists.device_lists,
+                             .blocks = lists.device_blocks,
+                             .row_pool = pool,
+                             .row_bytes = c.row_bytes,
+                             .targets = gpu.Upload(targets),
+                             .missing = gpu.Upload(positions),
+                             .missing_indices = gpu.Upload(indices),
+                             .missing_counts = gpu.Upload(c.counts),
+                             .num_lists = num_lists,
+                             .max_budget = c.max_count,
+                             .pool_indices = gpu.Upload(selection),
+                             .counts = gpu.Upload(selection_counts),
+                             .peer_pool_indices = peer_indices,
+                             .peer_counts = peer_counts,
+                             .pushed_rows = pushed_rows,
+                             .raise = {flag, gpu.Upload(std::vector<uint32_t>{4711})},
+                             .done_ctas = done_ctas,
+                             .max_ctas = c.max_ctas};
   gpu.table.cache->push(gpu.stream, p);
   gpu.table.cache->push(gpu.stream, p);
 

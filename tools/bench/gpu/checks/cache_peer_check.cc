@@ -1,4 +1,4 @@
-#include "kernels/cuda/step/exchange.h"
+#include "kernels/device/params/exchange.h"
 #include "tools/bench/gpu/checks/cache_checks.h"
 #include "tools/bench/gpu/checks/cache_fixture.h"
 
@@ -12,7 +12,7 @@ constexpr size_t kRowBytes = 1040, kRows = 19, kTo = 512, kFlag = 256, kInboxByt
 // Inboxes of cache ranks and the flags that they raise.
 struct Peers {
   explicit Peers(GpuContext& gpu) {
-    std::vector<cuda::ExchangePeer> peers(cuda::kMaxExchangePeers);
+    std::vector<device::ExchangePeer> peers(device::kMaxExchangePeers);
     for (int i = 0; i < kPeers; ++i) {
       inboxes.push_back(gpu.New<std::byte>(kInboxBytes));
       delta_flags.push_back(gpu.NewZeroed<uint32_t>(2));
@@ -32,7 +32,7 @@ struct Peers {
   static constexpr int kIdle = 1;
   std::vector<std::byte*> inboxes;
   std::vector<uint32_t*> delta_flags, aborts, errors;
-  const cuda::ExchangePeer* table = nullptr;
+  const device::ExchangePeer* table = nullptr;
   const uint32_t* value = nullptr;
 };
 
@@ -73,27 +73,27 @@ void CheckSentRows(GpuContext& gpu) {
 
 // One of three is late by more than the limit, or its wait is aborted: the others' waits do not end for that.
 void CheckSignalAndWait(GpuContext& gpu) {
-  for (const uint32_t late : {0u, cuda::kWaitTimedOut, cuda::kWaitAborted}) {
+  for (const uint32_t late : {0u, device::kWaitTimedOut, device::kWaitAborted}) {
     const Peers peers(gpu);
     for (int i = 0; i < kPeers; ++i) {
       const bool raised = i != Peers::kIdle && (i != 2 || late == 0);
       peers.Set(gpu, peers.delta_flags[i] + 1, raised ? kValue : kValue - 1);
     }
-    if (late == cuda::kWaitAborted) peers.Set(gpu, peers.aborts[2], 1);
+    if (late == device::kWaitAborted) peers.Set(gpu, peers.aborts[2], 1);
     gpu.table.step->signal_and_wait(gpu.stream, {.peers = peers.table,
                                                  .flag = kFlag,
                                                  .layer = 1,
                                                  .value = peers.value,
-                                                 .timeout_us = late == cuda::kWaitTimedOut ? 2000u : 2'000'000u});
+                                                 .timeout_us = late == device::kWaitTimedOut ? 2000u : 2'000'000u});
     double wrong = 0;
     for (int i = 0; i < kPeers; ++i) {
       wrong += gpu.Download(peers.errors[i], 1)[0] != (i == 2 ? late : 0);
       const auto* const flag = reinterpret_cast<const uint32_t*>(peers.inboxes[i] + kFlag);
       wrong += gpu.Download(flag, 1)[0] != (i == Peers::kIdle ? ~0u : kValue);
     }
-    gpu.report.Check("flags of three peers, " + std::string(late == 0                     ? "all there"
-                                                            : late == cuda::kWaitTimedOut ? "one late"
-                                                                                          : "one aborted"),
+    gpu.report.Check("flags of three peers, " + std::string(late == 0                       ? "all there"
+                                                            : late == device::kWaitTimedOut ? "one late"
+                                                                                            : "one aborted"),
                      wrong, 0);
     gpu.FreeAll();
   }

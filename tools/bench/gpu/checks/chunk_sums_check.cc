@@ -7,7 +7,7 @@ namespace {
 
 struct ChunkCase {
   int num_ranks, hidden_size;
-  cuda::ChunkOwners owners;
+  device::ChunkOwners owners;
 };
 
 class ChunkSumCheck {
@@ -29,7 +29,7 @@ class ChunkSumCheck {
       x_.push_back(gpu.Upload(before_));
       out_.push_back(gpu.New<uint16_t>(elements_));
       mailboxes_.push_back(gpu.New<float>(of.num_ranks * elements_));
-      flags_.push_back(gpu.NewZeroed<uint32_t>(size_t{2} * of.num_ranks * cuda::kChunkSumBlocks));
+      flags_.push_back(gpu.NewZeroed<uint32_t>(size_t{2} * of.num_ranks * device::kChunkSumBlocks));
       streams_.push_back(gpu.device.NewStream());
     }
     for (size_t i = 0; i < elements_; ++i) expected_[i] += before_[i];
@@ -46,7 +46,7 @@ class ChunkSumCheck {
     const std::vector<uint16_t> normed = Norm();
     for (int r = 0; r < of_.num_ranks; ++r) {
       std::vector<float> sums = before_;
-      const cuda::OwnedRows rows(of_.owners, r, of_.num_ranks);
+      const device::OwnedRows rows(of_.owners, r, of_.num_ranks);
       for (int i = 0; i < rows.count(); ++i) {
         const size_t first = static_cast<size_t>(rows.row(i)) * of_.hidden_size;
         std::copy_n(expected_.begin() + first, of_.hidden_size, sums.begin() + first);
@@ -72,18 +72,18 @@ class ChunkSumCheck {
 
   void Launch(bool adds, bool norms, uint32_t value_plus) {
     for (int r = 0; r < of_.num_ranks; ++r) {
-      cuda::ChunkSumParams params = {.rank = r,
-                                     .num_ranks = of_.num_ranks,
-                                     .owners = of_.owners,
-                                     .hidden_size = of_.hidden_size,
-                                     .partial = adds ? partials_[r] : nullptr,
-                                     .x = x_[r],
-                                     .mailbox_stride = static_cast<int64_t>(elements_),
-                                     .weight = norms ? weight_ : nullptr,
-                                     .epsilon = 1e-6f,
-                                     .value = value_,
-                                     .value_plus = value_plus,
-                                     .timeout_us = 2'000'000};
+      device::ChunkSumParams params = {.rank = r,
+                                       .num_ranks = of_.num_ranks,
+                                       .owners = of_.owners,
+                                       .hidden_size = of_.hidden_size,
+                                       .partial = adds ? partials_[r] : nullptr,
+                                       .x = x_[r],
+                                       .mailbox_stride = static_cast<int64_t>(elements_),
+                                       .weight = norms ? weight_ : nullptr,
+                                       .epsilon = 1e-6f,
+                                       .value = value_,
+                                       .value_plus = value_plus,
+                                       .timeout_us = 2'000'000};
       for (int to = 0; to < of_.num_ranks; ++to) {
         params.mailboxes[to] = mailboxes_[to];
         params.out[to] = out_[to];
@@ -91,7 +91,7 @@ class ChunkSumCheck {
       }
       gpu_.table.chunk_sums->add_chunk(streams_[r], params);
     }
-    for (const cuda::Stream stream : streams_) {
+    for (const device::Stream stream : streams_) {
       const absl::Status status = gpu_.device.Synchronize(stream);
       if (!status.ok()) gpu_.report.Fail(name_, std::string(status.message()));
     }
@@ -119,18 +119,18 @@ class ChunkSumCheck {
   std::vector<float*> partials_, x_, mailboxes_;
   std::vector<uint16_t*> out_;
   std::vector<uint32_t*> flags_;
-  std::vector<cuda::Stream> streams_;
+  std::vector<device::Stream> streams_;
 };
 
 // Every row has one owner, by its position.
 void CheckOwners(GpuContext& gpu) {
   double wrong = 0;
-  for (int num_ranks = 2; num_ranks <= cuda::kMaxTensorParallel; ++num_ranks) {
-    for (const cuda::ChunkOwners owners :
-         {cuda::ChunkOwners{0, 2048, 64}, {191, 130, 64}, {63, 2, 64}, {4090, 1, 32}}) {
+  for (int num_ranks = 2; num_ranks <= device::kMaxTensorParallel; ++num_ranks) {
+    for (const device::ChunkOwners owners :
+         {device::ChunkOwners{0, 2048, 64}, {191, 130, 64}, {63, 2, 64}, {4090, 1, 32}}) {
       std::vector<int> owned(owners.num_rows);
       for (int r = 0; r < num_ranks; ++r) {
-        const cuda::OwnedRows rows(owners, r, num_ranks);
+        const device::OwnedRows rows(owners, r, num_ranks);
         for (int i = 0; i < rows.count(); ++i) {
           const int row = rows.row(i);
           wrong += row < 0 || row >= owners.num_rows ||

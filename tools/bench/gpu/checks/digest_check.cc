@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/kv_layout.h"
-#include "kernels/cuda/select/predict.h"
+#include "kernels/device/params/predict.h"
 
 namespace winnow {
 namespace {
@@ -29,7 +29,7 @@ class AttendedLists {
     for (uint64_t& word : slots_) word = gpu.random();
     for (int row = 0; row < shape.num_rows; ++row) {
       const bool sits = shape.num_rows < 3 || row != 1;
-      positions_.push_back(sits ? 5000 + static_cast<uint32_t>(gpu.random() % 999) : cuda::kNoPosition);
+      positions_.push_back(sits ? 5000 + static_cast<uint32_t>(gpu.random() % 999) : device::kNoPosition);
     }
     std::vector<uint32_t> order(pool);
     for (size_t list = 0; list < num_lists; ++list) {
@@ -50,7 +50,7 @@ class AttendedLists {
     }
     device_slots_ = gpu.Upload(slots_);
     plan_ = gpu.NewZeroed<uint32_t>(1);
-    digests_ = gpu.New<cuda::RowDigest>(per_layer());
+    digests_ = gpu.New<device::RowDigest>(per_layer());
     params_ = {.plan = {.num_layers = shape.num_layers,
                         .num_rows = shape.num_rows,
                         .num_kv_heads = shape.num_kv_heads,
@@ -67,7 +67,7 @@ class AttendedLists {
                .digests = digests_};
   }
 
-  void Enqueue(cuda::Stream stream) { gpu_.table.digest->attended_digest(stream, params_); }
+  void Enqueue(device::Stream stream) { gpu_.table.digest->attended_digest(stream, params_); }
 
   // Entries of plan `number` that are not as the definition has them.
   int NumWrong(uint32_t number) {
@@ -76,7 +76,7 @@ class AttendedLists {
     const auto digests = gpu_.Download(digests_, per_layer());
     int wrong = 0;
     for (size_t entry = 0; entry < per_layer(); ++entry) {
-      if (positions_[entry / shape_.num_kv_heads] == cuda::kNoPosition) continue;
+      if (positions_[entry / shape_.num_kv_heads] == device::kNoPosition) continue;
       wrong += digests[entry].plan != number || digests[entry].digest != DigestOf(number, entry);
     }
     return wrong;
@@ -84,7 +84,7 @@ class AttendedLists {
 
   // Flips a bit of the last selected row of a list, on the device alone.
   void Damage(uint32_t number, size_t entry) {
-    const cuda::AttentionList& list = lists_[number % shape_.num_layers * per_layer() + entry];
+    const device::AttentionList& list = lists_[number % shape_.num_layers * per_layer() + entry];
     const uint32_t last = selected_[list.selected_first + list.selected_count - 1];
     const size_t word = SlotOf(list, list.pool_base + last) * shape_.row_bytes / sizeof(uint64_t) + 11;
     const uint64_t damaged = slots_[word] ^ uint64_t { 1 } << 63;
@@ -95,28 +95,28 @@ class AttendedLists {
  private:
   static constexpr uint32_t kRing = 128;
   size_t per_layer() const { return static_cast<size_t>(shape_.num_rows) * shape_.num_kv_heads; }
-  size_t SlotOf(const cuda::AttentionList& list, uint32_t local) const {
+  size_t SlotOf(const device::AttentionList& list, uint32_t local) const {
     return size_t{pages_[list.first_page + local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;
   }
   uint64_t DigestOf(uint32_t number, size_t entry) const {
-    const cuda::AttentionList& list = lists_[number % shape_.num_layers * per_layer() + entry];
+    const device::AttentionList& list = lists_[number % shape_.num_layers * per_layer() + entry];
     uint64_t sum = 0;
     const auto add = [&](uint32_t local, uint64_t key) {
       const size_t words = shape_.row_bytes / sizeof(uint64_t);
       uint64_t of_row = 0;
       for (size_t word = 0; word < words; ++word) {
-        of_row += slots_[SlotOf(list, local) * words + word] * cuda::DigestFactor(word);
+        of_row += slots_[SlotOf(list, local) * words + word] * device::DigestFactor(word);
       }
-      sum += of_row * cuda::DigestFactor(~key);
+      sum += of_row * device::DigestFactor(~key);
     };
     for (uint32_t i = 0; i < list.selected_count; ++i) {
       const uint32_t index = selected_[list.selected_first + i];
       add(list.pool_base + index, index);
     }
-    for (uint32_t i = 0; i < list.sinks; ++i) add(i, cuda::kSinkKey + i);
+    for (uint32_t i = 0; i < list.sinks; ++i) add(i, device::kSinkKey + i);
     for (uint32_t i = 0; i < list.recent_count; ++i) {
       const uint32_t position = list.recent_begin + i;
-      add(list.ring_base + position % list.ring_tokens, cuda::kRecentKey + position);
+      add(list.ring_base + position % list.ring_tokens, device::kRecentKey + position);
     }
     return sum;
   }
@@ -125,11 +125,11 @@ class AttendedLists {
   const Shape shape_;
   std::vector<uint32_t> pages_, selected_, positions_;
   std::vector<uint64_t> slots_;
-  std::vector<cuda::AttentionList> lists_;
+  std::vector<device::AttentionList> lists_;
   uint64_t* device_slots_ = nullptr;
   uint32_t* plan_ = nullptr;
-  cuda::RowDigest* digests_ = nullptr;
-  cuda::AttendedDigestParams params_;
+  device::RowDigest* digests_ = nullptr;
+  device::AttendedDigestParams params_;
 };
 
 }  // namespace
@@ -156,7 +156,7 @@ void BenchAttendedDigests(GpuContext& gpu) {
     for (int i = 0; i < (rows == 1 ? 16 : 2); ++i) sets.push_back(std::make_unique<AttendedLists>(gpu, shape));
     const double bytes = rows * 8.0 * (2048 + 77) * 512;
     const double us = gpu.MedianUs(static_cast<int>(sets.size()), 32,
-                                   [&](cuda::Stream stream, int set) { sets[set % sets.size()]->Enqueue(stream); });
+                                   [&](device::Stream stream, int set) { sets[set % sets.size()]->Enqueue(stream); });
     gpu.report.Time(absl::StrCat("digest of a layer's attended rows, B = ", rows), us, bytes / gpu.read_bytes_per_us);
     gpu.FreeAll();
   }

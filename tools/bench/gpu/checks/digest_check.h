@@ -3,7 +3,7 @@
 
 namespace winnow {
 
-// Digests of the rows that attention finds in slots, against the definition (kernels/cuda/step/row_digest.h).
+// Digests of the rows that attention finds in slots, against the definition (kernels/device/params/row_digest.h).
 void CheckAttendedDigests(GpuContext& gpu);
 
 // What they take for 2,048 selected rows per list.

@@ -7,20 +7,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/scalar.h"
-#include "kernels/cuda/experts/expert_codes.h"
+#include "kernels/device/params/expert_codes.h"
 #include "tools/bench/gpu/matmul_weights.h"
 
 namespace winnow {
 namespace {
 
-using cuda::ExpertMatrices;
-using cuda::ExpertRows;
+using device::ExpertMatrices;
+using device::ExpertRows;
 
 struct Shape {
   int num_experts, experts_per_token, num_shared, hidden_size, intermediate_size;
   bool shared_gate = false, normalizes = true;
   bool biases = false, sigmoid = false, mxfp4 = false;
-  cuda::GatedActivation activation = cuda::GatedActivation::kSilu;
+  device::GatedActivation activation = device::GatedActivation::kSilu;
   int groups = 1, groups_per_token = 1, group_scores = 2;
 };
 
@@ -66,15 +66,15 @@ struct Matrices {
 Matrices RandomCodes(GpuContext& gpu, size_t elements, int in, std::vector<uint16_t>& values) {
   constexpr float kMagnitudes[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
   std::vector<uint32_t> words(elements / 8);
-  std::vector<uint8_t> scales(elements / cuda::kExpertBlock);
+  std::vector<uint8_t> scales(elements / device::kExpertBlock);
   values.resize(elements);
   const int usual = 127 - static_cast<int>(std::lround(std::log2(2.9 * std::sqrt(in))));
   for (size_t block = 0; block < scales.size(); ++block) {
     // Some as small and as large as there may be.
     scales[block] = static_cast<uint8_t>(block % 97 == 5 ? 60 : usual - 2 + static_cast<int>(gpu.random() % 4));
-    for (size_t i = block * cuda::kExpertBlock; i < (block + 1) * cuda::kExpertBlock; i += 8) {
+    for (size_t i = block * device::kExpertBlock; i < (block + 1) * device::kExpertBlock; i += 8) {
       const auto in_order = static_cast<uint32_t>(gpu.random());
-      words[i / 8] = cuda::ExpertCodeWord(in_order);
+      words[i / 8] = device::ExpertCodeWord(in_order);
       for (size_t k = 0; k < 8; ++k) {
         const uint32_t code = in_order >> (4 * k) & 15;
         const float value = std::ldexp(kMagnitudes[code & 7], scales[block] - 127);
@@ -127,10 +127,10 @@ class ExpertsCheck {
     experts_.router = gpu.Upload(router_);
     AddVectors();
     device_x_ = gpu.Upload(x_);
-    cuda::Arena counting(nullptr);
-    cuda::RoutedRows::Take(counting, experts_, max_rows);
-    cuda::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
-    routed_ = cuda::RoutedRows::Take(arena, experts_, max_rows);
+    device::Arena counting(nullptr);
+    device::RoutedRows::Take(counting, experts_, max_rows);
+    device::Arena arena(gpu.NewZeroed<uint8_t>(counting.used_bytes()));
+    routed_ = device::RoutedRows::Take(arena, experts_, max_rows);
     hidden_ = gpu.New<uint16_t>(static_cast<size_t>(routed_.max_pairs) * shape.intermediate_size);
     sums_ = gpu.New<float>(static_cast<size_t>(routed_.max_pairs) * shape.hidden_size);
   }
@@ -193,7 +193,7 @@ class ExpertsCheck {
     for (size_t i = 0; i < residual.size(); ++i) residual[i] = Residual(first * hidden + i);
     float* const device_residual = gpu_.Upload(residual);
     const uint16_t* const x = device_x_ + first * hidden;
-    const cuda::ExpertKernels& kernels = *gpu_.table.experts;
+    const device::ExpertKernels& kernels = *gpu_.table.experts;
     kernels.route(gpu_.stream, rows, {.experts = experts_, .x = x, .num_rows = num_rows, .routed = routed_});
     kernels.gate_up(gpu_.stream, rows,
                     {.experts = experts_, .routed = routed_, .x = x, .num_rows = num_rows, .out = hidden_});
@@ -311,7 +311,7 @@ class ExpertsCheck {
         g.Add(gate_up_bias_[expert * 2 * width + i]);
         u.Add(gate_up_bias_[expert * 2 * width + width + i]);
         double slope = 1, up = u.value, value = g.value;
-        if (shape_.activation == cuda::GatedActivation::kClampedSilu) {
+        if (shape_.activation == device::GatedActivation::kClampedSilu) {
           slope = 1.702;
           value = std::min(value, 7.0);
           up = std::clamp(up, -7.0, 7.0) + 1;
@@ -349,7 +349,7 @@ class ExpertsCheck {
   std::vector<uint16_t> gate_up_, down_, x_;
   std::vector<float> router_, router_bias_, correction_, gate_up_bias_, down_bias_;
   ExpertMatrices experts_;
-  cuda::RoutedRows routed_;
+  device::RoutedRows routed_;
   uint16_t* device_x_ = nullptr;
   uint16_t* hidden_ = nullptr;
   float* sums_ = nullptr;
@@ -369,7 +369,7 @@ void CheckExperts(GpuContext& gpu) {
                              .hidden_size = 360,
                              .intermediate_size = 360,
                              .biases = true,
-                             .activation = cuda::GatedActivation::kClampedSilu},
+                             .activation = device::GatedActivation::kClampedSilu},
                              Shape{.num_experts = 48,
                              .experts_per_token = 6,
                              .num_shared = 1,
@@ -383,7 +383,7 @@ void CheckExperts(GpuContext& gpu) {
                              .intermediate_size = 288,
                              .biases = true,
                              .mxfp4 = true,
-                             .activation = cuda::GatedActivation::kClampedSilu},
+                             .activation = device::GatedActivation::kClampedSilu},
                              Shape{.num_experts = 8,
                              .experts_per_token = 2,
                              .num_shared = 0,

@@ -83,7 +83,7 @@ void CheckRopeInt8Rows(GpuContext& gpu, int head_dim, int num_rows) {
                               .q = q.data(),
                               .kv_rows = wanted.data()});
 
-  cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
+  device::RopeAppendParams params = UploadRope(gpu, c, rows);
   params.kv_dtype = Dtype::kI8;
   auto* const copy = gpu.New<std::byte>(kv_rows * row_bytes);
   auto* const place = gpu.New<std::byte>(kv_rows * row_bytes);
@@ -214,35 +214,35 @@ void CheckIndexOfInt8Rows(GpuContext& gpu, int head_dim, int page_tokens) {
 void CheckMassOfInt8Rows(GpuContext& gpu, int head_dim) {
   const SelectionInputs inputs(gpu, {.head_dim = head_dim, .group = 4, .dtype = Dtype::kI8, .rows = true},
                                {900, 5000, 333}, 64);
-  const cuda::SelectParams params = inputs.Params();
+  const device::SelectParams params = inputs.Params();
   const auto num_lists = static_cast<int>(inputs.lists.size());
   std::vector<uint32_t> positions, selected(inputs.lists.size() * 64), counts;
-  std::vector<cuda::SelectionList> lists = inputs.lists;
+  std::vector<device::SelectionList> lists = inputs.lists;
   for (size_t l = 0; l < lists.size(); ++l) {
     positions.push_back(lists[l].num_keys - 1);
     lists[l].query = static_cast<uint32_t>(l);
     counts.push_back(lists[l].budget);
     for (uint32_t i = 0; i < lists[l].budget; ++i) selected[l * 64 + i] = lists[l].first + 3 * i;
   }
-  cuda::AttendedMassParams mass = {.lists = gpu.Upload(lists),
-                                   .num_rows = num_lists,
-                                   .num_kv_heads = 1,
-                                   .blocks = params.blocks,
-                                   .keys = params.keys,
-                                   .head_dim = head_dim,
-                                   .group = 4,
-                                   .scale = inputs.scale,
-                                   .queries = params.queries,
-                                   .max_keys = inputs.max_keys,
-                                   .positions = gpu.Upload(positions),
-                                   .prompt_tokens = gpu.Upload(positions),
-                                   .interval = 16,
-                                   .selected = gpu.Upload(selected),
-                                   .counts = gpu.Upload(counts),
-                                   .max_budget = 64,
-                                   .plan = gpu.Upload(std::vector<uint32_t>{7}),
-                                   .masses = gpu.New<cuda::MeasuredMass>(lists.size()),
-                                   .arrivals = gpu.NewZeroed<uint32_t>(lists.size())};
+  device::AttendedMassParams mass = {.lists = gpu.Upload(lists),
+                                     .num_rows = num_lists,
+                                     .num_kv_heads = 1,
+                                     .blocks = params.blocks,
+                                     .keys = params.keys,
+                                     .head_dim = head_dim,
+                                     .group = 4,
+                                     .scale = inputs.scale,
+                                     .queries = params.queries,
+                                     .max_keys = inputs.max_keys,
+                                     .positions = gpu.Upload(positions),
+                                     .prompt_tokens = gpu.Upload(positions),
+                                     .interval = 16,
+                                     .selected = gpu.Upload(selected),
+                                     .counts = gpu.Upload(counts),
+                                     .max_budget = 64,
+                                     .plan = gpu.Upload(std::vector<uint32_t>{7}),
+                                     .masses = gpu.New<device::MeasuredMass>(lists.size()),
+                                     .arrivals = gpu.NewZeroed<uint32_t>(lists.size())};
   mass.scratch = gpu.NewZeroed<uint8_t>(gpu.table.mass->mass_scratch_bytes(mass));
   gpu.table.mass->attended_mass(gpu.stream, mass);
   const auto found = gpu.Download(mass.masses, lists.size());

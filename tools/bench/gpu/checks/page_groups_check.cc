@@ -16,26 +16,26 @@ float Value(uint16_t bf16) {
 // by one; whatever lies behind the last complete group is left alone.
 void CheckGroups(GpuContext& gpu, int head_dim, int page_tokens) {
   constexpr uint32_t kLists = 3, kRows = 1200, kTogether = 700;
-  const uint32_t group_rows = kGroupPages * page_tokens, group_blocks = cuda::GroupBlocks(page_tokens);
+  const uint32_t group_rows = kGroupPages * page_tokens, group_blocks = device::GroupBlocks(page_tokens);
   const uint32_t list_blocks = (kRows / 32 + group_blocks) / group_blocks * group_blocks;
   const uint32_t pages = 32 / page_tokens;
   const size_t features = 2 * static_cast<size_t>(head_dim), num_blocks = size_t{kLists} * list_blocks;
   std::vector<uint32_t> blocks(num_blocks);
   std::iota(blocks.begin(), blocks.end(), 0u);
   std::shuffle(blocks.begin(), blocks.end(), gpu.random);
-  std::vector<cuda::SelectionList> lists(kLists);
+  std::vector<device::SelectionList> lists(kLists);
   for (uint32_t i = 0; i < kLists; ++i) lists[i].first_block = i * list_blocks;
   std::normal_distribution<float> normal;
   std::vector<uint16_t> rows(num_blocks * 32 * features);
   for (uint16_t& element : rows) element = Bf16Bits(normal(gpu.random));
-  cuda::AppendParams params{.num_lists = kLists,
-                            .head_dim = head_dim,
-                            .lists = gpu.Upload(lists),
-                            .blocks = gpu.Upload(blocks),
-                            .row_pool = gpu.Upload(rows),
-                            .bounds = gpu.New<uint16_t>(num_blocks * pages * features),
-                            .page_tokens = page_tokens,
-                            .group_bounds = gpu.New<uint16_t>(num_blocks / group_blocks * features)};
+  device::AppendParams params{.num_lists = kLists,
+                              .head_dim = head_dim,
+                              .lists = gpu.Upload(lists),
+                              .blocks = gpu.Upload(blocks),
+                              .row_pool = gpu.Upload(rows),
+                              .bounds = gpu.New<uint16_t>(num_blocks * pages * features),
+                              .page_tokens = page_tokens,
+                              .group_bounds = gpu.New<uint16_t>(num_blocks / group_blocks * features)};
   const auto append = [&](uint32_t first, uint32_t count) {
     params.positions = gpu.Upload(std::vector<uint32_t>(kLists, first));
     params.rows_per_list = static_cast<int>(count);

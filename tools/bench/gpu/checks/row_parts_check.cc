@@ -9,13 +9,13 @@ using namespace elementwise;
 
 namespace {
 
-double Activated(cuda::GatedActivation activation, double gate, double up) {
+double Activated(device::GatedActivation activation, double gate, double up) {
   switch (activation) {
-    case cuda::GatedActivation::kSilu:
+    case device::GatedActivation::kSilu:
       return gate / (1 + std::exp(-gate)) * up;
-    case cuda::GatedActivation::kGeluTanh:
+    case device::GatedActivation::kGeluTanh:
       return gate / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
-    case cuda::GatedActivation::kClampedSilu: {
+    case device::GatedActivation::kClampedSilu: {
       const double g = std::min(gate, 7.0), u = std::clamp(up, -7.0, 7.0);
       return g / (1 + std::exp(-1.702 * g)) * (u + 1);
     }
@@ -23,7 +23,7 @@ double Activated(cuda::GatedActivation activation, double gate, double up) {
   return 0;
 }
 
-void CheckActivation(GpuContext& gpu, cuda::GatedActivation activation, int width, int num_rows) {
+void CheckActivation(GpuContext& gpu, device::GatedActivation activation, int width, int num_rows) {
   const std::vector<float> f32 = Normal(gpu, static_cast<size_t>(num_rows) * 2 * width, 4);
   std::vector<uint16_t> bf16(f32.size());
   std::transform(f32.begin(), f32.end(), bf16.begin(), F32ToBf16);
@@ -60,7 +60,7 @@ void CheckActivation(GpuContext& gpu, cuda::GatedActivation activation, int widt
 
 void CheckGatedMul(GpuContext& gpu, int width, int num_rows) {
   for (const auto activation :
-       {cuda::GatedActivation::kSilu, cuda::GatedActivation::kGeluTanh, cuda::GatedActivation::kClampedSilu}) {
+       {device::GatedActivation::kSilu, device::GatedActivation::kGeluTanh, device::GatedActivation::kClampedSilu}) {
     CheckActivation(gpu, activation, width, num_rows);
   }
 }
@@ -73,14 +73,14 @@ void CheckOtherNorms(GpuContext& gpu, int width, int num_rows) {
   float* const device_x = gpu.Upload(x);
   float* const device_weight = gpu.Upload(weight);
   uint16_t* const out = gpu.New<uint16_t>(elements);
-  cuda::RmsNormParams norm = {.x = device_x,
-                              .bias = gpu.Upload(bias),
-                              .biased = device_x,
-                              .num_rows = num_rows,
-                              .hidden_size = width,
-                              .weight = device_weight,
-                              .epsilon = 1e-5f,
-                              .out = out};
+  device::RmsNormParams norm = {.x = device_x,
+                                .bias = gpu.Upload(bias),
+                                .biased = device_x,
+                                .num_rows = num_rows,
+                                .hidden_size = width,
+                                .weight = device_weight,
+                                .epsilon = 1e-5f,
+                                .out = out};
   gpu.table.elementwise->rms_norm(gpu.stream, norm);
   std::vector<float> biased = x;
   for (size_t i = 0; i < elements; ++i) biased[i] += bias[i % width];
@@ -96,15 +96,15 @@ void CheckOtherNorms(GpuContext& gpu, int width, int num_rows) {
 
   const std::vector<double> normed = RmsNormReference(x, weight, 1e-5f);
   float* const device_y = gpu.Upload(y);
-  cuda::NormRowsParams rows = {.x = gpu.Upload(x),
-                               .x_stride = width,
-                               .num_rows = num_rows,
-                               .width = width,
-                               .weight = device_weight,
-                               .epsilon = 1e-5f,
-                               .y = device_y,
-                               .y_stride = width,
-                               .accumulate = true};
+  device::NormRowsParams rows = {.x = gpu.Upload(x),
+                                 .x_stride = width,
+                                 .num_rows = num_rows,
+                                 .width = width,
+                                 .weight = device_weight,
+                                 .epsilon = 1e-5f,
+                                 .y = device_y,
+                                 .y_stride = width,
+                                 .accumulate = true};
   gpu.table.elementwise->norm_rows(gpu.stream, rows);
   const std::vector<float> added = gpu.Download(device_y, elements);
   double worst = 0;
@@ -163,7 +163,7 @@ void CheckPartialRope(GpuContext& gpu, int head_dim, int rotary_dim) {
   const size_t q_elements = static_cast<size_t>(kRows) * kQueryHeads * head_dim;
   const size_t kv_elements = static_cast<size_t>(kRows) * kKvHeads * 2 * head_dim;
   const auto run = [&](const RopeRows& rows, int turning) {
-    cuda::RopeAppendParams params = UploadRope(gpu, c, rows);
+    device::RopeAppendParams params = UploadRope(gpu, c, rows);
     params.rotary_dim = turning;
     params.q = gpu.New<float>(q_elements);
     params.kv_copy = gpu.New<uint16_t>(kv_elements);

@@ -11,7 +11,7 @@ namespace {
 // Bits of the captured masses of the newest plan.
 std::vector<uint32_t> MassBits(GpuContext& gpu, const CacheGpu& cache) {
   std::vector<uint32_t> bits;
-  for (const cuda::MeasuredMass& mass : gpu.Download(cache.selection->masses(), cache.selection->num_masses())) {
+  for (const device::MeasuredMass& mass : gpu.Download(cache.selection->masses(), cache.selection->num_masses())) {
     bits.insert(bits.end(), {mass.plan, std::bit_cast<uint32_t>(mass.mass)});
   }
   return bits;
@@ -30,8 +30,8 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
     for (int plan = 0; plan < options.num_plans; ++plan) numbers[plan] = cache.plan->next_plan() + plan;
     const uint32_t* device_numbers = gpu.Upload(numbers);
     uint32_t* error = gpu.NewZeroed<uint32_t>(1);
-    const cuda::Stream inference = stepped ? gpu.stream : gpu.device.NewStream();
-    const cuda::Stream selecting = gpu.stream;
+    const device::Stream inference = stepped ? gpu.stream : gpu.device.NewStream();
+    const device::Stream selecting = gpu.stream;
     WINNOW_CHECK(gpu.device.Synchronize(gpu.stream).ok());
     for (int plan = 0; plan < options.num_plans; ++plan) {
       const uint32_t* number = device_numbers + plan;
@@ -53,7 +53,7 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
       cache.graph->Enqueue(selecting, cache.graph->NextBucket());
       cache.plan->Advance();
     }
-    for (const cuda::Stream stream : {inference, selecting}) {
+    for (const device::Stream stream : {inference, selecting}) {
       if (const absl::Status status = gpu.device.Synchronize(stream); !status.ok()) {
         return gpu.report.Fail(absl::StrCat("graphs of ", preset), std::string(status.message()));
       }
@@ -74,7 +74,7 @@ void CheckGraphs(GpuContext& gpu, const char* preset) {
     indices.emplace_back();
     for (int layer = 0; layer < num_layers; ++layer) {
       const std::vector<uint32_t> layer_indices = cache.PeerPoolIndices(layer);
-      const std::vector<cuda::AttentionList> lists = cache.PeerLists(layer);
+      const std::vector<device::AttentionList> lists = cache.PeerLists(layer);
       for (size_t entry = 0; entry < lists.size(); ++entry) {
         if (!cache.sits(static_cast<int>(entry) / options.layout.num_kv_heads)) continue;  // nobody is told
         const auto first = layer_indices.begin() + static_cast<int64_t>(entry * cache.plan->max_budget());
@@ -94,7 +94,7 @@ void CheckAbort(GpuContext& gpu) {
   cache.graph->Abort();
   const absl::Status status = gpu.device.Synchronize(gpu.stream);
   if (!status.ok()) gpu.report.Fail("an aborted plan", std::string(status.message()));
-  gpu.report.Check("an aborted plan says so", cache.graph->error() == cuda::kWaitAborted ? 0 : 1, 0);
+  gpu.report.Check("an aborted plan says so", cache.graph->error() == device::kWaitAborted ? 0 : 1, 0);
   gpu.FreeAll();
 }
 

@@ -13,8 +13,8 @@
 namespace winnow {
 namespace {
 
-using cuda::SelectionList;
-using cuda::SelectParams;
+using device::SelectionList;
+using device::SelectParams;
 
 constexpr uint32_t kPoison = 0xffffffffu;
 

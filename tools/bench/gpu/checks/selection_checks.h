@@ -3,7 +3,7 @@
 
 namespace winnow {
 
-// Compares every kernel of kernels/cuda/select/selection.h with f64 references or, the top-k of values, with the CPU
+// Compares every kernel of kernels/device/params/selection.h with f64 references or, the top-k of values, with the CPU
 // backend.
 void CheckSelection(GpuContext& gpu);
 // The part of it that is about whole selections.

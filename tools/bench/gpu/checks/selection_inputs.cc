@@ -50,7 +50,7 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
                      .last = std::max(recent, std::min(kSinks, n)),
                      .budget = i % 4 == 3 ? budget / 3 : budget,
                      .query = static_cast<uint32_t>(num_keys.size() - 1 - i)});
-    const size_t whole = s.group_candidates > 0 ? cuda::GroupBlocks(s.page_tokens) : 1;
+    const size_t whole = s.group_candidates > 0 ? device::GroupBlocks(s.page_tokens) : 1;
     blocks.resize((blocks.size() + (n + kBlock - 1) / kBlock + whole - 1) / whole * whole);
     max_keys = std::max(max_keys, n);
   }
@@ -115,7 +115,7 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
   if (s.dtype == Dtype::kI8) scales_ = scales;
   std::vector<uint16_t> of_groups;
   if (s.group_candidates > 0) {
-    const size_t group_blocks = cuda::GroupBlocks(s.page_tokens), groups = num_blocks / group_blocks;
+    const size_t group_blocks = device::GroupBlocks(s.page_tokens), groups = num_blocks / group_blocks;
     group_bounds_.resize(groups * 2 * dim);
     for (size_t g = 0; g < groups; ++g) {
       for (size_t d = 0; d < 2 * dim; ++d) {
@@ -151,26 +151,26 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
              .group_candidates = s.group_candidates};
 }
 
-cuda::SelectParams SelectionInputs::Params() const {
+device::SelectParams SelectionInputs::Params() const {
   return params_;
 }
 
-double SelectionInputs::Key(const cuda::SelectionList& list, uint32_t row, int d) const {
+double SelectionInputs::Key(const device::SelectionList& list, uint32_t row, int d) const {
   return keys_[(size_t{blocks[list.first_block + row / kBlock]} * kBlock + row % kBlock) * shape.head_dim + d];
 }
 
-float SelectionInputs::KeyScale(const cuda::SelectionList& list, uint32_t row) const {
+float SelectionInputs::KeyScale(const device::SelectionList& list, uint32_t row) const {
   const float scale = scales_[2 * (size_t{blocks[list.first_block + row / kBlock]} * kBlock + row % kBlock)];
   return std::isfinite(scale) ? scale : 0;
 }
 
-double SelectionInputs::Bound(const cuda::SelectionList& list, uint32_t page, int d) const {
+double SelectionInputs::Bound(const device::SelectionList& list, uint32_t page, int d) const {
   const uint32_t pages = kBlock / shape.page_tokens;
   return bounds_[(size_t{blocks[list.first_block + page / pages]} * pages + page % pages) * 2 * shape.head_dim + d];
 }
 
-double SelectionInputs::GroupBound(const cuda::SelectionList& list, uint32_t group, int d) const {
-  const size_t number = list.first_block / cuda::GroupBlocks(shape.page_tokens) + group;
+double SelectionInputs::GroupBound(const device::SelectionList& list, uint32_t group, int d) const {
+  const size_t number = list.first_block / device::GroupBlocks(shape.page_tokens) + group;
   return group_bounds_[number * 2 * shape.head_dim + d];
 }
 
@@ -182,7 +182,7 @@ std::vector<float> Int8Rounded(const float* query, int head_dim) {
   return rounded;
 }
 
-std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const cuda::SelectionList& list, int query) {
+std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const device::SelectionList& list, int query) {
   const int dim = inputs.shape.head_dim;
   std::vector<int8_t> codes((dim + 7) / 8 * 8);
   const float factor =
@@ -205,7 +205,7 @@ namespace {
 // f32 sums of products lose at most 2^-23 of the sum of magnitudes with each addition (tensor cores truncate), and a
 // few roundings follow; queries that are rounded to f16 (with fp8 keys) lose 2^-11 of each element.
 template <typename Unit>
-ReferenceScores ScoreInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t columns, int dim,
+ReferenceScores ScoreInF64(const SelectionInputs& inputs, const device::SelectionList& list, uint32_t columns, int dim,
                            bool pages, Unit unit) {
   const SelectionShape& shape = inputs.shape;
   const bool f16 = shape.dtype == Dtype::kF8 && !pages, int8 = shape.dtype == Dtype::kI8 && !pages;
@@ -240,17 +240,18 @@ ReferenceScores ScoreInF64(const SelectionInputs& inputs, const cuda::SelectionL
 
 }  // namespace
 
-ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const cuda::SelectionList& list) {
+ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const device::SelectionList& list) {
   return ScoreInF64(inputs, list, list.num_keys, inputs.shape.head_dim, false,
                     [&](uint32_t c, int d) { return inputs.Key(list, c, d); });
 }
 
-ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const cuda::SelectionList& list) {
+ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const device::SelectionList& list) {
   return ScoreInF64(inputs, list, list.num_keys / inputs.shape.page_tokens, 2 * inputs.shape.head_dim, true,
                     [&](uint32_t c, int d) { return inputs.Bound(list, c, d); });
 }
 
-ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t num_groups) {
+ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const device::SelectionList& list,
+                                 uint32_t num_groups) {
   return ScoreInF64(inputs, list, num_groups, 2 * inputs.shape.head_dim, true,
                     [&](uint32_t c, int d) { return inputs.GroupBound(list, c, d); });
 }

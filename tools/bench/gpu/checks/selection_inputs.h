@@ -24,28 +24,28 @@ class SelectionInputs {
   SelectionInputs(GpuContext& gpu, const SelectionShape& shape, const std::vector<uint32_t>& num_keys, uint32_t budget);
 
   const SelectionShape shape;
-  std::vector<cuda::SelectionList> lists;
+  std::vector<device::SelectionList> lists;
   std::vector<uint32_t> blocks;
   std::vector<float> queries;  // [lists, group, head_dim]
   float scale;
   uint32_t max_keys = 0, max_budget = 0;
 
   // Without outputs and scratch.
-  cuda::SelectParams Params() const;
+  device::SelectParams Params() const;
   // Of a list, key by key: what is stored.
-  double Key(const cuda::SelectionList& list, uint32_t row, int d) const;
-  float KeyScale(const cuda::SelectionList& list, uint32_t row) const;  // of int8; 0: a key of zeros
+  double Key(const device::SelectionList& list, uint32_t row, int d) const;
+  float KeyScale(const device::SelectionList& list, uint32_t row) const;  // of int8; 0: a key of zeros
   // Page p's pseudo-key: the maxima, then the minima.
-  double Bound(const cuda::SelectionList& list, uint32_t page, int d) const;
+  double Bound(const device::SelectionList& list, uint32_t page, int d) const;
   // The same of a group of pages.
-  double GroupBound(const cuda::SelectionList& list, uint32_t group, int d) const;
+  double GroupBound(const device::SelectionList& list, uint32_t group, int d) const;
 
  private:
   std::vector<float> keys_;          // [num_blocks, 32, head_dim] as stored, scales applied
   std::vector<float> scales_;        // [num_blocks, 32, 2] of int8
   std::vector<float> bounds_;        // [num_blocks, 32 / page_tokens, 2 * head_dim]
   std::vector<float> group_bounds_;  // [groups of `blocks`, 2 * head_dim]
-  cuda::SelectParams params_;
+  device::SelectParams params_;
 };
 
 // Scores in f64, and how far f32 products and rounded queries may be from them.
@@ -53,13 +53,13 @@ struct ReferenceScores {
   std::vector<std::vector<double>> scores;  // [group][columns]
   double delta = 0;
 };
-ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
-ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const cuda::SelectionList& list);
-ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const cuda::SelectionList& list, uint32_t num_groups);
+ReferenceScores ScoreKeysInF64(const SelectionInputs& inputs, const device::SelectionList& list);
+ReferenceScores ScorePagesInF64(const SelectionInputs& inputs, const device::SelectionList& list);
+ReferenceScores ScoreGroupsInF64(const SelectionInputs& inputs, const device::SelectionList& list, uint32_t num_groups);
 
 // A query as keys of int8 are scored with it, and what the CPU backend's scores are, bit for bit (KeyScoreParams).
 std::vector<float> Int8Rounded(const float* query, int head_dim);
-std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const cuda::SelectionList& list, int query);
+std::vector<float> ScoresOfInt8(const SelectionInputs& inputs, const device::SelectionList& list, int query);
 
 float Bf16Rounded(float value);
 uint16_t Bf16Bits(float value);

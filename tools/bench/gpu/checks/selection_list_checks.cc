@@ -12,9 +12,9 @@
 namespace winnow {
 namespace {
 
-using cuda::Aggregation;
-using cuda::SelectionList;
-using cuda::SelectParams;
+using device::Aggregation;
+using device::SelectionList;
+using device::SelectParams;
 
 constexpr uint32_t kPoison = 0xffffffffu;
 constexpr uint32_t kManyKeys = 60000;  // of a list that the blocks of a cluster share

@@ -13,13 +13,13 @@ namespace winnow {
 void LinkBench::RunKill(int sender_gib) {
   constexpr int kLayers = 40, kDoneLayers = 10;
   constexpr uint32_t kVeryLongUs = 30'000'000;  // so that it is the peer's death that ends the step
-  std::unique_ptr<cuda::DeviceMemory> ballast;
+  std::unique_ptr<device::DeviceMemory> ballast;
   if (sender_gib > 0 && !is_receiver()) {
     auto memory = gpu_.device.Allocate(static_cast<size_t>(sender_gib) << 30);
     Check(memory.status());
     if (memory.ok()) ballast = *std::move(memory);
   }
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> graph = gpu_.device.Capture(gpu_.stream, [&](cuda::Stream stream) {
+  absl::StatusOr<std::unique_ptr<device::Graph>> graph = gpu_.device.Capture(gpu_.stream, [&](device::Stream stream) {
     for (int layer = 1; layer <= kLayers; ++layer) {
       if (is_receiver()) gpu_.table.cache->raise(stream, {peer_flag(), numbers_ + layer});
       gpu_.table.cache->wait(stream, WaitFor(layer, kVeryLongUs));
@@ -68,7 +68,7 @@ void LinkBench::RunKill(int sender_gib) {
 
 // The sender is killed while the receiver waits for what it never sends.
 void LinkBench::RunNcclKill() {
-  const std::unique_ptr<cuda::NcclPair> pair = OpenNccl();
+  const std::unique_ptr<device::NcclPair> pair = OpenNccl();
   if (pair == nullptr) return;
   uint8_t* const buffer = gpu_.New<uint8_t>(4096);
   Check(is_receiver() ? pair->Receive(gpu_.stream, buffer, 4096) : pair->Send(gpu_.stream, buffer, 4096));

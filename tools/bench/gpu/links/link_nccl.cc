@@ -3,7 +3,7 @@
 
 namespace winnow {
 
-std::unique_ptr<cuda::NcclPair> LinkBench::OpenNccl() {
+std::unique_ptr<device::NcclPair> LinkBench::OpenNccl() {
   const absl::StatusOr<std::string> id = is_receiver() ? gpu_.table.new_nccl_id() : std::string();
   Check(id.status());
   const std::string peers = process_.socket.Exchange(id.value_or(""));
@@ -14,16 +14,16 @@ std::unique_ptr<cuda::NcclPair> LinkBench::OpenNccl() {
 }
 
 void LinkBench::RunNccl() {
-  const std::unique_ptr<cuda::NcclPair> pair = OpenNccl();
+  const std::unique_ptr<device::NcclPair> pair = OpenNccl();
   if (pair == nullptr) return;
   for (const size_t bytes : {size_t{4} << 10, size_t{1} << 20, size_t{4} << 20, size_t{32} << 20, size_t{256} << 20}) {
-    const size_t moved = cuda::NcclBytes(bytes);
+    const size_t moved = device::NcclBytes(bytes);
     uint8_t* const buffer = is_receiver() ? gpu_.New<uint8_t>(moved) : NewRandomBytes(gpu_, moved);
     constexpr int kOperations = 20;
     double best_us = 1e9;
     for (int replay = 0; replay < 4; ++replay) {
       process_.socket.Barrier();
-      const absl::StatusOr<double> us = gpu_.device.TimeUs(gpu_.stream, [&](cuda::Stream stream) {
+      const absl::StatusOr<double> us = gpu_.device.TimeUs(gpu_.stream, [&](device::Stream stream) {
         for (int i = 0; i < kOperations; ++i) {
           Check(is_receiver() ? pair->Receive(stream, buffer, bytes) : pair->Send(stream, buffer, bytes));
         }

@@ -11,7 +11,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
-#include "kernels/cuda/plugin.h"
+#include "kernels/plugin/plugin.h"
 
 namespace winnow {
 namespace {
@@ -70,20 +70,20 @@ LinkProcess ForkSender() {
 
 absl::StatusOr<LinkEnds> OpenLink(LinkProcess& process, const std::vector<size_t>& region_bytes, bool watch_socket) {
   LinkEnds ends;
-  WINNOW_ASSIGN_OR_RETURN(ends.table, cuda::LoadPlugin());
+  WINNOW_ASSIGN_OR_RETURN(ends.table, device::LoadPlugin());
   ends.one_gpu = ends.table->device_count() == 1;
   const int ordinal = process.role == LinkRole::kSender && !ends.one_gpu ? 1 : 0;
   WINNOW_ASSIGN_OR_RETURN(ends.device, ends.table->open_device(ordinal));
-  const cuda::Stream stream = ends.device->NewStream();
-  std::vector<const cuda::DeviceMemory*> exposed;
+  const device::Stream stream = ends.device->NewStream();
+  std::vector<const device::DeviceMemory*> exposed;
   for (const size_t bytes : region_bytes) {
-    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<cuda::DeviceMemory> memory, ends.device->Allocate(bytes));
+    WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<device::DeviceMemory> memory, ends.device->Allocate(bytes));
     ends.device->FillAsync(memory->data(), 0, bytes, stream);
     exposed.push_back(memory.get());
     ends.exposed.push_back(std::move(memory));
   }
   WINNOW_RETURN_IF_ERROR(ends.device->Synchronize(stream));
-  WINNOW_ASSIGN_OR_RETURN(ends.link, cuda::PeerLink::Create(*ends.device, exposed));
+  WINNOW_ASSIGN_OR_RETURN(ends.link, device::PeerLink::Create(*ends.device, exposed));
   const std::string peer = process.socket.Exchange(ends.link->LocalAddress());
   WINNOW_RETURN_IF_ERROR(ends.link->Connect(
       peer, {.liveness_socket = watch_socket ? process.socket.descriptor() : -1, .allow_same_gpu = ends.one_gpu}));

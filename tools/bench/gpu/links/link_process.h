@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "kernels/cuda/table.h"
+#include "kernels/plugin/device_table.h"
 #include "transport/peer/peer_link.h"
 
 namespace winnow {
@@ -38,10 +38,10 @@ LinkProcess ForkSender();
 
 // Everything a side has, once its GPU is open.
 struct LinkEnds {
-  const cuda::CudaTable* table = nullptr;
-  std::unique_ptr<cuda::Device> device;
-  std::vector<std::unique_ptr<cuda::DeviceMemory>> exposed;
-  std::unique_ptr<cuda::PeerLink> link;
+  const device::DeviceTable* table = nullptr;
+  std::unique_ptr<device::Device> device;
+  std::vector<std::unique_ptr<device::DeviceMemory>> exposed;
+  std::unique_ptr<device::PeerLink> link;
   bool one_gpu = false;
 };
 // Exposes regions of the given sizes, zeroed, and connects. The receiver takes GPU 0, the sender GPU 1 where there is

@@ -48,22 +48,22 @@ class LinkBench {
   bool is_receiver() const { return process_.role == LinkRole::kReceiver; }
   uint32_t* own_flag() const { return static_cast<uint32_t*>(ends_.exposed[kFlags]->data()); }
   uint32_t* peer_flag() const { return static_cast<uint32_t*>(ends_.link->region(kFlags)); }
-  cuda::WaitParams WaitFor(uint32_t number, uint32_t timeout_us = 5'000'000) const {
+  device::WaitParams WaitFor(uint32_t number, uint32_t timeout_us = 5'000'000) const {
     return {own_flag(), numbers_ + number, ends_.link->abort_word(), ends_.link->error_word(), timeout_us};
   }
   void Check(const absl::Status& status) {
     if (!status.ok()) gpu_.report.Fail("link", std::string(status.message()));
   }
   // Both sides replay what they captured, flags at 0 before; median time of this side.
-  double ReplayUs(const std::function<void(cuda::Stream)>& enqueue, int replays);
+  double ReplayUs(const std::function<void(device::Stream)>& enqueue, int replays);
   void CheckPush();
   void FlagRoundTrip();
   void Pushes();
   void PushesSideBySide();
   void SmallDelta();
-  std::unique_ptr<cuda::NcclPair> OpenNccl();
+  std::unique_ptr<device::NcclPair> OpenNccl();
   struct Push {
-    cuda::PushParams params;
+    device::PushParams params;
     std::vector<size_t> rows;       // of the sender's pool
     std::vector<uint32_t> slots;    // of the receiver, one for each of these
     std::vector<uint32_t> indices;  // [num_lists, kMaxBudget]
@@ -73,7 +73,7 @@ class LinkBench {
   LinkProcess& process_;
   LinkEnds& ends_;
   GpuContext& gpu_;
-  std::unique_ptr<cuda::DeviceMemory> numbers_memory_;
+  std::unique_ptr<device::DeviceMemory> numbers_memory_;
   const uint32_t* numbers_;  // 0, 1, 2, ... on the device
 };
 

@@ -5,8 +5,8 @@
 
 namespace winnow {
 
-double LinkBench::ReplayUs(const std::function<void(cuda::Stream)>& enqueue, int replays) {
-  absl::StatusOr<std::unique_ptr<cuda::Graph>> graph = gpu_.device.Capture(gpu_.stream, enqueue);
+double LinkBench::ReplayUs(const std::function<void(device::Stream)>& enqueue, int replays) {
+  absl::StatusOr<std::unique_ptr<device::Graph>> graph = gpu_.device.Capture(gpu_.stream, enqueue);
   Check(graph.status());
   std::vector<double> times;
   for (int i = 0; i < replays; ++i) {
@@ -14,7 +14,7 @@ double LinkBench::ReplayUs(const std::function<void(cuda::Stream)>& enqueue, int
     Check(gpu_.device.Synchronize(gpu_.stream));
     process_.socket.Barrier();
     const absl::StatusOr<double> us =
-        gpu_.device.TimeUs(gpu_.stream, [&](cuda::Stream stream) { (*graph)->Launch(stream); });
+        gpu_.device.TimeUs(gpu_.stream, [&](device::Stream stream) { (*graph)->Launch(stream); });
     Check(us.status());
     Check(ends_.link->status());
     process_.socket.Barrier();
@@ -27,11 +27,12 @@ double LinkBench::ReplayUs(const std::function<void(cuda::Stream)>& enqueue, int
 void LinkBench::FlagRoundTrip() {
   const uint32_t rounds = ends_.one_gpu ? 5 : 20000;
   const double us = ReplayUs(
-      [&](cuda::Stream stream) { gpu_.table.cache->ping(stream, peer_flag(), WaitFor(1), rounds, is_receiver()); }, 3);
+      [&](device::Stream stream) { gpu_.table.cache->ping(stream, peer_flag(), WaitFor(1), rounds, is_receiver()); },
+      3);
   if (is_receiver()) gpu_.report.Time("flag, round trip", us / rounds, 0);
   const int layers = ends_.one_gpu ? 3 : 400;
   const double kernels_us = ReplayUs(
-      [&](cuda::Stream stream) {
+      [&](device::Stream stream) {
         for (int layer = 1; layer <= layers; ++layer) {
           if (is_receiver()) gpu_.table.cache->raise(stream, {peer_flag(), numbers_ + layer});
           gpu_.table.cache->wait(stream, WaitFor(layer));
@@ -49,7 +50,7 @@ LinkBench::Push LinkBench::MakePush(int num_lists, uint32_t rows_per_list, bool 
   Push push;
   std::iota(pages.begin(), pages.end(), 0u);
   const uint32_t* const device_pages = gpu_.Upload(pages);
-  std::vector<cuda::PushTarget> targets;
+  std::vector<device::PushTarget> targets;
   push.indices.resize(size_t{kMaxBudget} * num_lists);
   std::vector<uint32_t> missing(push.indices.size());
   for (int list = 0; list < num_lists; ++list) {
@@ -76,7 +77,7 @@ LinkBench::Push LinkBench::MakePush(int num_lists, uint32_t rows_per_list, bool 
                  .done_ctas = gpu_.NewZeroed<uint32_t>(1),
                  .max_ctas = max_ctas};
   if (with_selection) {
-    cuda::PushParams& p = push.params;
+    device::PushParams& p = push.params;
     p.pool_indices = p.missing_indices;
     p.counts = gpu_.Upload(std::vector<uint32_t>(num_lists, kMaxBudget));
     p.peer_pool_indices = static_cast<uint32_t*>(ends_.link->region(kIndices));
@@ -137,10 +138,10 @@ void LinkBench::Pushes() {
                              {"push 32 MB, 64 lists", 64, 1024, 0.9}}) {
     for (const int max_ctas : {0, 64, 264}) {
       if (!is_receiver()) {
-        const cuda::PushParams p = MakePush(shape.num_lists, shape.rows_per_list, false, max_ctas).params;
+        const device::PushParams p = MakePush(shape.num_lists, shape.rows_per_list, false, max_ctas).params;
         const double bytes = static_cast<double>(shape.num_lists) * shape.rows_per_list * kRowBytes;
         const double us = gpu_.MedianUs(
-            1, 20, [&](cuda::Stream stream, int) { gpu_.table.cache->push(stream, p); }, 9);
+            1, 20, [&](device::Stream stream, int) { gpu_.table.cache->push(stream, p); }, 9);
         gpu_.report.Time(std::string(shape.name) + ", " + std::to_string(max_ctas) + " CTAs", us,
                          bytes / kLinkBytesPerUs,
                          shape.goal_share > 0 ? bytes / kLinkBytesPerUs / shape.goal_share : 0);
@@ -157,12 +158,12 @@ void LinkBench::PushesSideBySide() {
   constexpr int kPushes = 200;
   for (const uint32_t rows_per_list : {128u, 1024u}) {
     if (!is_receiver()) {
-      const cuda::Stream streams[2] = {gpu_.stream, gpu_.device.NewStream()};
-      std::unique_ptr<cuda::Graph> graphs[2];
+      const device::Stream streams[2] = {gpu_.stream, gpu_.device.NewStream()};
+      std::unique_ptr<device::Graph> graphs[2];
       for (int i = 0; i < 2; ++i) {
-        cuda::PushParams p = MakePush(kMaxLists, rows_per_list, false, 132).params;
+        device::PushParams p = MakePush(kMaxLists, rows_per_list, false, 132).params;
         p.raise.flag += i;
-        auto graph = gpu_.device.Capture(streams[i], [&](cuda::Stream stream) {
+        auto graph = gpu_.device.Capture(streams[i], [&](device::Stream stream) {
           for (int push = 0; push < kPushes; ++push) gpu_.table.cache->push(stream, p);
         });
         Check(graph.status());
@@ -172,7 +173,7 @@ void LinkBench::PushesSideBySide() {
       for (int replay = 0; replay < 5; ++replay) {
         const Clock::time_point start = Clock::now();
         for (int i = 0; i < 2; ++i) graphs[i]->Launch(streams[i]);
-        for (const cuda::Stream stream : streams) Check(gpu_.device.Synchronize(stream));
+        for (const device::Stream stream : streams) Check(gpu_.device.Synchronize(stream));
         best_us = std::min(best_us, std::chrono::duration<double, std::micro>(Clock::now() - start).count());
       }
       const double bytes = static_cast<double>(kMaxLists) * rows_per_list * kRowBytes;
@@ -190,12 +191,12 @@ void LinkBench::SmallDelta() {
   const int layers = ends_.one_gpu ? 3 : 400;
   double bare_us = 0;
   for (const int ctas : {-1000, 0, 264, 132, 64, 32}) {
-    cuda::PushParams p;
+    device::PushParams p;
     if (!is_receiver() && ctas > -1000) p = MakePush(8, 50, true, ctas).params;
     const double us = ReplayUs(
-        [&](cuda::Stream stream) {
+        [&](device::Stream stream) {
           for (int layer = 1; layer <= layers; ++layer) {
-            const cuda::RaiseParams raise = {peer_flag(), numbers_ + layer};
+            const device::RaiseParams raise = {peer_flag(), numbers_ + layer};
             if (is_receiver()) gpu_.table.cache->raise(stream, raise);
             gpu_.table.cache->wait(stream, WaitFor(layer));
             if (is_receiver()) continue;

@@ -1,0 +1,290 @@
+#include "inference_rank/backend/device_local_step.h"
+
+#include <algorithm>
+
+#include "common/base/check.h"
+#include "common/base/status.h"
+#include "kernels/device/arena.h"
+#include "model/device/sample_row.h"
+
+namespace winnow {
+
+DecodeSlotShape DeviceLocalStep::SlotShape(const Shape& shape) {
+  return {.layout = shape.layout,
+          .max_rows = shape.max_rows,
+          .hidden_size = shape.hidden_size,
+          .dense_tokens = shape.max_context_tokens,
+          .max_budget = shape.selection.has_value() ? LocalSelection::MaxBudget(*shape.selection) : 0,
+          .staging_pages = StagingPages(shape)};
+}
+
+uint32_t DeviceLocalStep::StagingPages(const Shape& shape) {
+  const uint32_t slots = shape.selection.has_value() ? LocalSelection::StagingSlots(*shape.selection) : 0;
+  return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
+}
+
+size_t DeviceLocalStep::DeviceBytes(const device::DeviceTable& table, const Shape& shape) {
+  // Beside tables and copies: the graphs and their state, which are small.
+  const size_t selection =
+      shape.selection.has_value() ? LocalSelection::DeviceBytes(table, *shape.selection) + (size_t{256} << 20) : 0;
+  const size_t masks = TokenMasks::WordsPerRow(shape.vocab_size) * sizeof(uint64_t) * shape.max_rows;
+  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + masks + selection +
+         (size_t{16} << 20);
+}
+
+uint32_t DeviceLocalStep::MaxListRows(const Shape& shape) {
+  const uint32_t selected = shape.selection.has_value() ? LocalSelection::MaxListRows(*shape.selection) : 0;
+  return std::max(shape.max_context_tokens, selected);
+}
+
+DeviceLocalStep::DeviceLocalStep(device::Device& device, DeviceForward& forward, const Shape& shape)
+    : device_(device),
+      forward_(forward),
+      shape_(shape),
+      positions_(shape.max_rows, device::kNoPosition),
+      index_budgets_(shape.max_rows) {}
+
+absl::StatusOr<std::unique_ptr<DeviceLocalStep>> DeviceLocalStep::Create(device::Device& device, DeviceForward& forward,
+                                                                         const device::DeviceMemory& slot_memory,
+                                                                         const Shape& shape) {
+  std::unique_ptr<DeviceLocalStep> step(new DeviceLocalStep(device, forward, shape));
+  WINNOW_RETURN_IF_ERROR(step->Allocate(slot_memory));
+  WINNOW_RETURN_IF_ERROR(step->WarmUp());
+  return step;
+}
+
+absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) {
+  float* const scales = shape_.layout.dtype == Dtype::kI8 ? forward_.int8_slots().scales() : nullptr;
+  WINNOW_ASSIGN_OR_RETURN(slots_, DecodeSlots::CreateOver(device_, SlotShape(shape_), slot_memory.data(), scales));
+  WINNOW_ASSIGN_OR_RETURN(row_copies_, device_.Allocate(shape_.max_rows * RowBytes(shape_)));
+  const size_t rows = shape_.max_rows;
+  WINNOW_ASSIGN_OR_RETURN(masks_, device_.Allocate(rows * mask_words() * sizeof(uint64_t)));
+  const auto carve = [&](void* region) {
+    device::Arena arena(region);
+    for (Stage& stage : stages_) {
+      stage.inputs = DecodeGraph::InputsAt(shape_.max_rows, arena.Take(DecodeGraph::InputBytes(shape_.max_rows)));
+      stage.tokens = arena.TakeArray<uint32_t>(rows);
+      stage.kv_rows = static_cast<std::byte*>(arena.Take(rows * RowBytes(shape_)));
+      stage.logits = arena.TakeArray<float>(rows * shape_.vocab_size);
+      stage.masks = arena.TakeArray<uint64_t>(rows * mask_words());
+      if (!shape_.selection.has_value()) continue;
+      stage.readback.region = static_cast<std::byte*>(arena.Take(LocalSelection::ReadbackBytes(*shape_.selection)));
+    }
+    return arena.used_bytes();
+  };
+  WINNOW_ASSIGN_OR_RETURN(pinned_, device_.AllocatePinned(carve(nullptr)));
+  carve(pinned_->data());
+  for (Stage& stage : stages_) {
+    stage.done = device_.NewEvent();
+    stage.positions.assign(rows, device::kNoPosition);
+  }
+  const DeviceLayers& layers = forward_.layers();
+  if (shape_.selection.has_value()) {
+    WINNOW_ASSIGN_OR_RETURN(selection_, LocalSelection::Create(layers.table(), device_, layers.weights(), *slots_,
+                                                               shape_.num_slot_pages, *shape_.selection));
+  }
+  DecodeGraphOptions options;
+  options.stream = forward_.stream();
+  options.row_copies = row_copies_->data();
+  options.token_log_steps = 1;
+  options.draws_apart = true;
+  if (selection_ != nullptr) {
+    options.mode = DecodeMode::kColocated;
+    options.inbox = selection_->inbox();
+  }
+  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  if (selection_ != nullptr) selection_->JoinGraph(*graph_);
+  return absl::OkStatus();
+}
+
+// A step without sequences of each graph of dense rows: it is captured, and its kernels are loaded.
+absl::Status DeviceLocalStep::WarmUp() {
+  rows_at_ = {{.row = 0, .position = 0}};
+  for (const int bucket : DecodeGraph::kBuckets) {
+    num_rows_ = std::min(bucket, shape_.max_rows);
+    WINNOW_RETURN_IF_ERROR(Step());
+    graph_->DrawTokens(num_rows_, {});
+    if (shape_.index_top_k > 0) {
+      WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, Variant(/*indexes=*/true)));
+      graph_->DrawTokens(num_rows_, {});
+    }
+    if (bucket >= shape_.max_rows) break;
+  }
+  if (selection_ != nullptr) WINNOW_RETURN_IF_ERROR(selection_->PrepareGraphs());
+  return device_.Synchronize(graph_->stream());
+}
+
+absl::Status DeviceLocalStep::BeginSelections() {
+  if (selection_ == nullptr) return absl::OkStatus();
+  for (const auto& [row, position] : rows_at_) {
+    if (!selection_->BeginsAt(row, position)) continue;
+    WINNOW_RETURN_IF_ERROR(selection_->Begin(row, position, graph_->stream()));
+    graph_->EnqueueWindow(row, selection_->WindowOf(row));
+  }
+  return absl::OkStatus();
+}
+
+// Of the rows that rows_at_ names.
+absl::Status DeviceLocalStep::Step() {
+  if (selection_ == nullptr) {
+    const bool indexes = std::any_of(rows_at_.begin(), rows_at_.end(), [&](const LocalSelection::RowAt& at) {
+      return index_budgets_[at.row] > 0 && at.position >= index_budgets_[at.row];
+    });
+    return graph_->Step(num_rows_, Variant(indexes));
+  }
+  const int bucket_rows = std::min(DecodeGraph::BucketFor(num_rows_), shape_.max_rows);
+  return graph_->Step(num_rows_, selection_->VariantOf(rows_at_, bucket_rows));
+}
+
+DeviceLocalStep::~DeviceLocalStep() {
+  if (graph_ != nullptr) (void)device_.Synchronize(graph_->stream());
+}
+
+absl::Status DeviceLocalStep::Serves(const SelectionSpec& spec) const {
+  if (IsDense(spec)) return absl::OkStatus();
+  if (SelectsFromAll(spec) && shape_.index_top_k > 0) return ServesIndexed(spec);
+  if (!shape_.selection.has_value()) return absl::FailedPreconditionError("rows are selected by the cache ranks");
+  return LocalSelection::Serves(forward_.layers().table(), *shape_.selection, spec);
+}
+
+// What the scorer leaves open (CheckIndexer in common/selection/validate.cc).
+absl::Status DeviceLocalStep::ServesIndexed(const SelectionSpec& spec) const {
+  const auto refuse = [](std::string_view what) {
+    return absl::FailedPreconditionError(absl::StrCat("not selected in place: ", AbslSv(what)));
+  };
+  if (spec.budget_tokens > shape_.index_top_k) return refuse("more rows than the model's indexer chooses (budget)");
+  if (spec.reuse_interval > 1) return refuse("selections that are kept (reuse_interval)");
+  if (spec.dense_below_tokens > 0) return refuse("positions that the indexer leaves dense (dense_below_tokens)");
+  if (spec.transfer == Transfer::kFull) return refuse("rows that are sent anew (transfer)");
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLocalStep::SetRow(int row, const StepSequence& sequence) {
+  const device::Stream stream = graph_->stream();
+  device_.Bind();
+  const SelectionSpec& spec = *sequence.spec;
+  index_budgets_[row] = SelectsFromAll(spec) ? spec.budget_tokens : 0;
+  if (shape_.index_top_k > 0) graph_->EnqueueIndexBudget(row, index_budgets_[row]);
+  if (!IsDense(spec) && !SelectsFromAll(spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
+  graph_->EnqueueWindow(row, {});
+  slots_->SetRow(row, WithStaging(sequence), stream, !sequence.staging.empty());
+  return absl::OkStatus();
+}
+
+// Tables of equal length: what a list has no staging pages for repeats the last of its pages.
+std::vector<uint32_t> DeviceLocalStep::WithStaging(const StepSequence& sequence) const {
+  const size_t lists = shape_.layout.num_lists(), own = sequence.pages.size() / lists,
+               staging = sequence.staging.size() / lists, per_list = slots_->shape().pages_per_list();
+  std::vector<uint32_t> pages;
+  pages.reserve(lists * per_list);
+  for (size_t list = 0; list < lists; ++list) {
+    const auto of_list = sequence.pages.subspan(list * own, own),
+               stage = sequence.staging.subspan(list * staging, staging);
+    pages.insert(pages.end(), of_list.begin(), of_list.end());
+    pages.insert(pages.end(), stage.begin(), stage.begin() + static_cast<ptrdiff_t>(std::min(staging, per_list - own)));
+    pages.resize((list + 1) * per_list, pages.back());
+  }
+  return pages;
+}
+
+void DeviceLocalStep::ClearRow(int row) {
+  index_budgets_[row] = 0;
+  if (selection_ != nullptr) selection_->Leave(row, graph_->stream());
+}
+
+StepSelection DeviceLocalStep::selection(int row) const {
+  if (selection_ == nullptr) return {};
+  const std::optional<LocalSelection::RowCounts> counts =
+      selection_->TakeReadback(completed_->readback, row, completed_->positions[row], captured_masses_);
+  if (!counts.has_value()) return {};
+  return {.captured_masses = captured_masses_, .selected_rows = counts->selected, .fetched_rows = counts->fetched};
+}
+
+void DeviceLocalStep::Plan(std::span<const StepRow> rows) {
+  Stage& stage = stages_[num_launched_ % stages_.size()];
+  const DecodeGraph::Inputs& inputs = stage.inputs;
+  std::fill_n(inputs.token_ids, shape_.max_rows, 0u);
+  std::fill_n(inputs.positions, shape_.max_rows, device::kNoPosition);
+  std::fill_n(inputs.draws, shape_.max_rows, device::SampleRow{});
+  changed_.clear();
+  wants_logits_.clear();
+  rows_at_.clear();
+  num_rows_ = 0;
+  num_planned_ = rows.size();
+  for (const StepRow& row : rows) {
+    WINNOW_CHECK(row.row >= 0 && row.row < shape_.max_rows && row.position < shape_.max_context_tokens);
+    WINNOW_CHECK(row.token_id.has_value() || positions_[row.row] == row.position);
+    num_rows_ = std::max(num_rows_, row.row + 1);
+    inputs.positions[row.row] = row.position;
+    rows_at_.push_back({.row = row.row, .position = row.position});
+    if (!row.draw.has_value() || row.wants_logits) wants_logits_.push_back(row.row);
+    if (!row.token_id.has_value()) continue;
+    inputs.token_ids[row.row] = *row.token_id;
+    inputs.draws[row.row] = SampleRowBeforeStep(row.draw.value_or(TokenDraw()));
+    changed_.push_back(row.row);
+  }
+  for (int row = 0; row < shape_.max_rows; ++row) {
+    const bool sits_out = inputs.positions[row] == device::kNoPosition;
+    if (sits_out && positions_[row] != device::kNoPosition) changed_.push_back(row);
+    stage.positions[row] = inputs.positions[row];
+    positions_[row] = sits_out ? device::kNoPosition : inputs.positions[row] + 1;
+  }
+}
+
+absl::Status DeviceLocalStep::Launch() {
+  WINNOW_CHECK(num_rows_ > 0 && num_launched_ - num_completed_ < stages_.size());
+  Stage& stage = stages_[num_launched_ % stages_.size()];
+  const device::Stream stream = graph_->stream();
+  device_.Bind();
+  forward_.FlushMoves(stream);
+  forward_.NoteGraph(static_cast<int>(num_planned_));
+  for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
+  absl::Status status = BeginSelections();
+  if (status.ok()) status = Step();
+  if (selection_ != nullptr) selection_->EnqueueReadback(stage.readback, stream);
+  device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
+  for (const int row : wants_logits_) {
+    const size_t first = row * static_cast<size_t>(shape_.vocab_size);
+    device_.CopyAsync(stage.logits + first, forward_.layers().logits() + first, shape_.vocab_size * sizeof(float),
+                      stream);
+  }
+  ++num_launched_;
+  if (status.ok()) status = device_.CheckLaunches();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+std::span<uint64_t> DeviceLocalStep::token_mask(int row) {
+  const auto words = static_cast<size_t>(mask_words());
+  return {launched().masks + row * words, words};
+}
+
+absl::Status DeviceLocalStep::Draw(std::span<const int> masked_rows) {
+  Stage& stage = launched();
+  const device::Stream stream = graph_->stream();
+  device_.Bind();
+  TokenMasks masks{.words = static_cast<const uint64_t*>(masks_->data())};
+  for (const int row : masked_rows) {
+    const std::span<const uint64_t> mask = token_mask(row);
+    device_.CopyAsync(static_cast<uint64_t*>(masks_->data()) + row * mask.size(), mask.data(), mask.size_bytes(),
+                      stream);
+    masks.rows |= uint64_t{1} << row;
+  }
+  graph_->DrawTokens(num_rows_, masks);
+  device_.CopyAsync(stage.tokens, graph_->next_tokens(), num_rows_ * sizeof(uint32_t), stream);
+  stage.done->Record(stream);
+  absl::Status status = device_.CheckLaunches();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+absl::Status DeviceLocalStep::Complete() {
+  WINNOW_CHECK(num_completed_ < num_launched_);
+  const Stage& stage = stages_[num_completed_++ % stages_.size()];
+  completed_ = &stage;
+  absl::Status status = stage.done->Wait();
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+}  // namespace winnow

@@ -1,0 +1,232 @@
+// Steps that run ahead of the host compute what steps by frames compute, here on a GPU made of host memory
+// (tests/support/host_gpu).
+#include "inference_rank/backend/device_local_step.h"
+
+#include <gmock/gmock.h>
+
+#include "inference_rank/sequence/sampler.h"
+#include "tests/inference_rank/backend/device_local_step_fixture.h"
+
+namespace winnow::test {
+namespace {
+
+TEST_P(DeviceLocalStepTest, TokensRowsAndLogitsAreThoseOfStepsByFramesWhateverTheBatch) {
+  constexpr int kSteps = 70;  // past the end of a page
+  const std::vector<uint32_t> prompts = {1, 63, 64, 130, 5};
+  std::vector<std::vector<uint32_t>> expected;
+  std::vector<std::vector<float>> last_logits;
+  std::vector<std::vector<std::byte>> last_rows;
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    Stream stream = NewStream(i, prompts[i]);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> logits = ByFrames(stream);
+      stream.tokens.push_back(ArgMax(logits));
+      if (step + 1 == kSteps) last_logits.push_back(std::move(logits));
+    }
+    expected.push_back(stream.tokens);
+    last_rows.push_back(StoredRows(stream, stream.position - 1));
+  }
+
+  std::vector<Stream> streams;
+  for (size_t i = 0; i < prompts.size(); ++i) streams.push_back(NewStream(i, prompts[i]));
+  for (size_t i = 0; i < streams.size(); ++i) Sit(static_cast<int>(i), streams[i]);
+  // Two steps are under way all the time: the host says the first token alone.
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<StepRow> rows;
+    for (size_t i = 0; i < streams.size(); ++i) {
+      StepRow row{.row = static_cast<int>(i), .position = prompts[i] + step, .draw = TokenDraw()};
+      if (step == 0) row.token_id = streams[i].newest();
+      if (step + 1 == kSteps) row.draw.reset();
+      rows.push_back(row);
+    }
+    client().Plan(rows);
+    ASSERT_TRUE(client().Launch().ok() && client().Draw({}).ok());
+    if (step == 0) continue;
+    ASSERT_TRUE(client().Complete().ok());
+    for (size_t i = 0; i < streams.size(); ++i) streams[i].tokens.push_back(client().drawn_token(static_cast<int>(i)));
+  }
+  ASSERT_TRUE(client().Complete().ok());
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const std::span<float> logits = client().logits(static_cast<int>(i));
+    EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), last_logits[i]) << "stream " << i;
+    streams[i].tokens.push_back(ArgMax(logits));
+    EXPECT_EQ(streams[i].tokens, expected[i]) << "stream " << i;
+    EXPECT_EQ(StoredRows(streams[i], prompts[i] + kSteps - 1), last_rows[i]) << "stream " << i;
+    EXPECT_EQ(std::memcmp(client().kv_rows(static_cast<int>(i)), last_rows[i].data(), last_rows[i].size()), 0)
+        << "what goes to the cache rank, stream " << i;
+  }
+}
+
+// The masks of a step, said between its logits and its draw, hold for that step and its rows alone.
+TEST_P(DeviceLocalStepTest, RowsDrawFromTheirMasks) {
+  constexpr int kSteps = 20;
+  const auto may_draw = [](int row, int step, uint32_t id) { return row != 1 && (id * 7 + step + row) % 5 == 0; };
+  std::vector<std::vector<uint32_t>> expected;
+  for (int row = 0; row < 3; ++row) {
+    Stream stream = NewStream(row, 40);
+    for (int step = 0; step < kSteps; ++step) {
+      std::vector<float> logits = ByFrames(stream);
+      for (uint32_t id = 0; id < logits.size() && row != 1; ++id) {
+        if (!may_draw(row, step, id)) logits[id] = -INFINITY;
+      }
+      stream.tokens.push_back(ArgMax(logits));
+    }
+    expected.push_back(stream.tokens);
+  }
+  std::vector<Stream> streams;
+  for (int row = 0; row < 3; ++row) {
+    streams.push_back(NewStream(row, 40));
+    Sit(row, streams[row]);
+  }
+  const std::vector<int> masked_rows = {0, 2};
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<StepRow> rows;
+    for (int row = 0; row < 3; ++row) {
+      rows.push_back({.row = row, .position = 40u + step, .draw = TokenDraw(), .wants_logits = row == 2});
+      if (step == 0) rows.back().token_id = streams[row].newest();
+    }
+    client().Plan(rows);
+    ASSERT_TRUE(client().Launch().ok());
+    for (const int row : masked_rows) {
+      const std::span<uint64_t> mask = client().token_mask(row);
+      ASSERT_EQ(mask.size(), 2u);
+      std::fill(mask.begin(), mask.end(), 0u);
+      for (uint32_t id = 0; id < client().vocab_size(); ++id) {
+        if (may_draw(row, step, id)) mask[id / 64] |= uint64_t{1} << (id % 64);
+      }
+    }
+    ASSERT_TRUE(client().Draw(masked_rows).ok() && client().Complete().ok());
+    for (int row = 0; row < 3; ++row) streams[row].tokens.push_back(client().drawn_token(row));
+    for (const float logit : client().logits(2)) EXPECT_TRUE(std::isfinite(logit)) << "as the model gave them";
+  }
+  for (int row = 0; row < 3; ++row) EXPECT_EQ(streams[row].tokens, expected[row]) << "row " << row;
+}
+
+TEST_P(DeviceLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood) {
+  constexpr int kSteps = 12;
+  const auto expected = [&](uint32_t seed, uint32_t prompt) {
+    Stream stream = NewStream(seed, prompt);
+    for (int step = 0; step < kSteps; ++step) stream.tokens.push_back(ArgMax(ByFrames(stream)));
+    return stream.tokens;
+  };
+  const std::vector<uint32_t> of_first = expected(1, 40), of_second = expected(2, 90);
+  Stream first = NewStream(1, 40), second = NewStream(2, 90);
+  Sit(0, first);
+  Sit(3, second);
+  const auto step = [&](std::vector<std::pair<int, Stream*>> rows) {
+    std::vector<StepRow> planned;
+    for (const auto& [row, stream] : rows) {
+      planned.push_back(
+          {.row = row, .token_id = stream->newest(), .position = stream->position++, .draw = TokenDraw()});
+    }
+    client().Plan(planned);
+    ASSERT_TRUE(client().Launch().ok() && client().Draw({}).ok() && client().Complete().ok());
+    for (const auto& [row, stream] : rows) stream->tokens.push_back(client().drawn_token(row));
+  };
+  for (int i = 0; i < 4; ++i) step({{0, &first}, {3, &second}});
+  for (int i = 0; i < 3; ++i) step({{3, &second}});
+  Sit(3, first);  // and the second one has left
+  for (int i = 0; i < 3; ++i) step({{3, &first}});
+  Sit(1, second);
+  for (int i = 0; i < 5; ++i) step({{1, &second}, {3, &first}});
+  EXPECT_EQ(first.tokens, of_first);
+  EXPECT_EQ(second.tokens, of_second);
+}
+
+// Rows of two predictors, with budgets of their own, beside a dense one.
+TEST_P(DeviceLocalStepTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOthers) {
+  constexpr int kSteps = 45;
+  const std::vector<SelectionSpec> specs = {
+      {.predictor = Predictor::kExact, .budget_tokens = 20, .recent_tokens = 32},
+      {.predictor = Predictor::kExact, .budget_tokens = 33, .recent_tokens = 32},
+      {.predictor = Predictor::kDepth, .budget_tokens = 40, .sink_tokens = 7, .recent_tokens = 64},
+      spec_,
+      {.predictor = Predictor::kExact, .budget_tokens = 500},  // covers everything
+      {.predictor = Predictor::kExact, .dense_below_tokens = 120, .budget_tokens = 16, .recent_tokens = 32},
+  };
+  const std::vector<uint32_t> prompts = {130, 97, 150, 140, 100, 90};
+  std::vector<std::vector<uint32_t>> expected;
+  for (size_t i = 0; i < specs.size(); ++i) {
+    ASSERT_TRUE(client().Serves(specs[i]).ok()) << client().Serves(specs[i]);
+    Stream stream = NewStream(i, prompts[i], specs[i]);
+    for (int step = 0; step < kSteps; ++step) {
+      stream.tokens.push_back(ArgMax(IsDense(specs[i]) ? ByFrames(stream) : BySelecting(stream, specs[i])));
+    }
+    expected.push_back(stream.tokens);
+  }
+  std::vector<Stream> streams;
+  for (size_t i = 0; i < specs.size(); ++i) streams.push_back(NewStream(i, prompts[i], specs[i]));
+  for (size_t i = 0; i < specs.size(); ++i) Sit(static_cast<int>(i), streams[i], specs[i]);
+  std::vector<int> measured(specs.size());
+  const auto take = [&] {
+    ASSERT_TRUE(client().Complete().ok());
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const int row = static_cast<int>(i);
+      streams[i].tokens.push_back(client().drawn_token(row));
+      const StepSelection selection = client().selection(row);
+      uint64_t lists = 0;
+      for (const float mass : selection.captured_masses) {
+        if (std::isnan(mass)) continue;
+        ++lists;
+        EXPECT_GT(mass, 0.05f);
+        EXPECT_LE(mass, 1.0f);
+      }
+      measured[i] += lists > 0;
+      EXPECT_EQ(selection.selected_rows, lists * specs[i].budget_tokens) << "stream " << i;
+    }
+  };
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<StepRow> rows;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      StepRow row{.row = static_cast<int>(i), .position = prompts[i] + step, .draw = TokenDraw()};
+      if (step == 0) row.token_id = streams[i].newest();
+      rows.push_back(row);
+    }
+    client().Plan(rows);
+    ASSERT_TRUE(client().Launch().ok() && client().Draw({}).ok());
+    if (step > 0) take();
+  }
+  take();
+  for (size_t i = 0; i < specs.size(); ++i) EXPECT_EQ(streams[i].tokens, expected[i]) << "stream " << i;
+  EXPECT_GE(measured[0], 4) << "some of the first positions behind the prompt, and every sixteenth";
+  EXPECT_EQ(measured[3], 0);
+  EXPECT_EQ(measured[4], 0);
+}
+
+TEST_P(DeviceLocalStepTest, WhatIsNotSelectedInPlaceIsSaid) {
+  const auto refusal = [&](SelectionSpec spec) { return std::string(client().Serves(spec).message()); };
+  EXPECT_THAT(refusal({.predictor = Predictor::kTemporal}), testing::HasSubstr("look back"));
+  const std::string of_8_bits = refusal({.predictor = Predictor::kExact, .key_copy = KeyCopy::kInt8});
+  if (GetParam() == Dtype::kI8) {
+    EXPECT_EQ(of_8_bits, "") << "they are those of the rows";
+  } else {
+    EXPECT_THAT(of_8_bits, testing::HasSubstr("8-bit keys"));
+  }
+  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .scorer = Scorer::kTwoStage}), testing::HasSubstr("pages"));
+  EXPECT_THAT(refusal({.predictor = Predictor::kExact, .min_captured_mass = 0.9f}), testing::HasSubstr("correction"));
+  EXPECT_EQ(refusal({.predictor = Predictor::kExact}), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, DeviceLocalStepTest, testing::Values(Dtype::kBf16, Dtype::kI8),
+                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+
+using DeviceLocalStepOfSeveralGpusTest = DeviceLocalStepTest;
+INSTANTIATE_TEST_SUITE_P(Rows, DeviceLocalStepOfSeveralGpusTest, testing::Values(Dtype::kBf16),
+                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+
+TEST_P(DeviceLocalStepOfSeveralGpusTest, HaveNone) {
+  const int gpus[] = {0, 1};
+  const auto backend = NewDeviceBackend(
+      {.checkpoint = Checkpoint::Open(folder_.path()).value(),
+       .config = &config_,
+       .max_context_tokens = kMaxContext,
+       .prefill_chunk_tokens = 64,
+       .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 2},
+       .model_name = "tiny"},
+      gpus);
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_EQ((*backend)->step_client(), nullptr);
+}
+
+}  // namespace
+}  // namespace winnow::test
