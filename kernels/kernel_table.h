@@ -4,7 +4,12 @@
 #include <memory>
 #include <string_view>
 
-#include "kernels/params.h"
+#include "kernels/params/attention.h"
+#include "kernels/params/experts.h"
+#include "kernels/params/keys.h"
+#include "kernels/params/matmul.h"
+#include "kernels/params/rotation.h"
+#include "kernels/params/rows.h"
 
 namespace winnow {
 
@@ -16,6 +21,12 @@ class Executor {
 };
 
 // The kernels of one backend. Functions are plain pointers, chosen once at start for the machine's instruction set.
+//
+// Parameters are plain data (kernels/params/), the shape beside each pointer. Pointers only borrow; the caller owns all
+// memory and keeps it alive until the kernel returns. No kernel allocates.
+//
+// Row invariance: the bits of an output row depend on that row's inputs alone, never on the number of rows, the other
+// rows, the number of threads or where a chunk begins. Every kernel keeps to it.
 struct KernelTable {
   std::string_view
       name;  // part of the fingerprint's numerics: "cpu-portable", "cpu-avx2", "cpu-avx512", "cpu-avx512bf16"

@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/params.h"
+#include "kernels/params/matmul.h"
 
 namespace winnow {
 

@@ -5,7 +5,6 @@
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/params.h"
 
 namespace winnow {
 

@@ -1,7 +1,7 @@
 #include "cache_rank/store/kv_demand.h"
 
 #include "cache_rank/store/block_list.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 namespace winnow {
 namespace {

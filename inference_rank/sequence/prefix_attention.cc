@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/params.h"
+#include "kernels/params/attention.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/params.h"
+#include "kernels/params/attention.h"
 
 namespace winnow {
 

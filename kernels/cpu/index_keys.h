@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 namespace winnow {
 

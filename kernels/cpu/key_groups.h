@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "common/base/kv_layout.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 // The keys of a scoring call as groups of 16, half a tile each: one vector of f32 scores. Internal linkage: see
 // scalar.h.

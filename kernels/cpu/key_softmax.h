@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 // What KeySoftmax has in common: runs of keys are scored and exponentiated while they lie in the first-level cache.
 

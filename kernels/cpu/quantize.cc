@@ -6,7 +6,7 @@
 #include <cstring>
 #include <limits>
 
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 namespace winnow {
 namespace {

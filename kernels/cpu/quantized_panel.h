@@ -1,7 +1,7 @@
 #pragma once
 #include <cstdint>
 
-#include "kernels/params.h"
+#include "kernels/params/matmul.h"
 
 // Panels of quantised matrices (layout: PackedMatrix in params.h).
 

@@ -1,5 +1,5 @@
 #pragma once
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 // Keys of int8 that are scored in their rows: some blocks at a time are brought to tiles, which lie in the second-level
 // cache until they are scored, so that memory is read once and all instruction sets score as they score tiles.

@@ -1,5 +1,7 @@
 #pragma once
-#include "kernels/params.h"
+#include "kernels/params/attention.h"
+#include "kernels/params/matmul.h"
+#include "kernels/params/rows.h"
 
 // Kernels that only move or convert rows: the same for every instruction set.
 

@@ -2,7 +2,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/params.h"
+#include "kernels/params/matmul.h"
 
 namespace winnow {
 

@@ -1,7 +1,7 @@
 #include "model/weights/weight_memory.h"
 
 #include "absl/strings/str_format.h"
-#include "kernels/params.h"
+#include "kernels/params/matmul.h"
 #include "model/weights/matrix_plan.h"
 #include "model/weights/weights.h"
 

@@ -78,7 +78,7 @@ TEST_P(Int4ScoresTest, KeysHaveTheLeastErrorOfThreeSteps) {
           }
         }
         const double least = std::min({key.ErrorWith(7), key.ErrorWith(8), key.ErrorWith(9)});
-        // Of f32 sums, as params.h counts them; a step that is not quite the best may be within that.
+        // Of f32 sums, as kernels/params/keys.h counts them; a step that is not quite the best may be within that.
         const int roundings = (head_dim / 8 + 8) * 2;
         ASSERT_NEAR(error, least, roundings * kF32Epsilon * key.square) << head_dim;
         ASSERT_LE(error, head_dim * std::pow(key.max / 7 / 2, 2) * (1 + 0x1p-7));

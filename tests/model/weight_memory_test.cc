@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "kernels/params.h"
 
 namespace winnow {
 namespace {

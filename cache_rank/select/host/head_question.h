@@ -7,7 +7,6 @@
 #include "cache_rank/select/predictor/query_ring.h"
 #include "common/base/kv_layout.h"
 #include "common/selection/selection_spec.h"
-#include "kernels/params.h"
 
 namespace winnow {
 

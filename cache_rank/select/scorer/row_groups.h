@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "cache_rank/select/scorer/page_scorer.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 namespace winnow {
 

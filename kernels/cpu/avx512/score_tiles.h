@@ -8,7 +8,7 @@
 #include "kernels/cpu/avx512/later_groups.h"
 #include "kernels/cpu/avx512/unrolled.h"
 #include "kernels/cpu/key_groups.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 // Scores of index tiles: keys outside, so that they are read once; up to eight queries by two groups of 16 keys stay in
 // registers. A score is one chain over ascending elements, whatever it is computed beside.

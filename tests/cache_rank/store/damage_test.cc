@@ -7,7 +7,7 @@
 
 #include "cache_rank/store/scrubber.h"
 #include "cache_rank/store/sequence_store.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 #include "tests/cache_rank/reference.h"
 #include "tests/cache_rank/store/gather_rows.h"
 

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "common/base/kv_shard.h"
-#include "kernels/params.h"
+#include "kernels/params/attention.h"
 
 namespace winnow {
 namespace {

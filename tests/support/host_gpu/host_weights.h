@@ -1,6 +1,6 @@
 #pragma once
 #include "kernels/device/params/matmul.h"
-#include "kernels/params.h"
+#include "kernels/params/matmul.h"
 
 namespace winnow::test {
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_format.h"
 #include "common/base/kv_layout.h"
-#include "kernels/params.h"
+#include "kernels/params/keys.h"
 
 namespace winnow {
 namespace {
