@@ -1,11 +1,8 @@
 #include "router/membership/registry.h"
 
 #include <algorithm>
-#include <set>
 
-#include "absl/strings/str_join.h"
-#include "common/rpc/kv_shape.h"
-#include "router/membership/fingerprint.h"
+#include "absl/strings/str_cat.h"
 
 namespace winnow {
 namespace {
@@ -16,23 +13,7 @@ constexpr size_t kMaxFenced = 1024;
 // Enough for those whose requests are just being failed.
 constexpr size_t kMaxDeparted = 64;
 
-// Whoever waits for a rank has heard of its loss many times by then.
-constexpr std::chrono::seconds kExpiredIsNews{60};
-
-// A rank that is late tries to register every few seconds at least.
-constexpr std::chrono::seconds kLateIsNews{30};
-
-// For so long who comes back may take to be reached: on a starved machine a registration takes several tries of 8 s.
-constexpr std::chrono::seconds kLongestReturn{60};
-
 }  // namespace
-
-const RankRecord* MembershipSnapshot::Find(v1::Role role, const RankKey& key) const {
-  for (const RankRecord& record : ranks) {
-    if (record.identity.role() == role && KeyOf(record.identity) == key) return &record;
-  }
-  return nullptr;
-}
 
 // Checks come a little late on a busy machine; what is more than another interval is absence.
 Registry::Registry(RegistryOptions options, Clock clock)
@@ -84,21 +65,6 @@ void Registry::NoteMove(std::chrono::steady_clock::duration took, bool recompute
   (recompute ? recompute_cost_ : attach_cost_).Note(took, clock_());
 }
 
-absl::Status Registry::CheckFingerprint(const v1::RegisterRequest& request) {
-  if (versions_) WINNOW_RETURN_IF_ERROR(CompareVersions(*versions_, request.fingerprint()));
-  if (request.identity().role() != v1::ROLE_INFERENCE_RANK) return absl::OkStatus();
-  if (request.limits().vocab_size() == 0 || request.limits().max_context_tokens() == 0) {
-    return absl::InvalidArgumentError(
-        "an inference rank must register with limits.vocab_size and limits.max_context_tokens");
-  }
-  if (model_) WINNOW_RETURN_IF_ERROR(CompareModelFingerprints(*model_, request.fingerprint()));
-  if (limits_ && limits_->vocab_size() != request.limits().vocab_size()) {
-    return absl::FailedPreconditionError(absl::StrCat("limits.vocab_size is ", request.limits().vocab_size(),
-                                                      ", but the cluster has ", limits_->vocab_size()));
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterRequest& request) {
   const v1::Identity& identity = request.identity();
   if (identity.role() != v1::ROLE_INFERENCE_RANK && identity.role() != v1::ROLE_CACHE_RANK) {
@@ -119,9 +85,8 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
       return absl::AbortedError(
           absl::StrCat("another process has taken the name ", identity.rank(), ": this incarnation is fenced"));
     }
-    WINNOW_RETURN_IF_ERROR(CheckFingerprint(request));
-    if (!versions_) versions_ = request.fingerprint();
-    if (!model_ && identity.role() == v1::ROLE_INFERENCE_RANK) model_ = request.fingerprint();
+    WINNOW_RETURN_IF_ERROR(model_.Check(request));
+    model_.Joined(request);
 
     const auto [it, is_new] = entries_.try_emplace(name);
     Entry& entry = it->second;
@@ -133,14 +98,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     const bool is_new_start = entry.record.identity.incarnation() != identity.incarnation();
     if (is_new_start) {
       entry.record.joined = clock_();
-      const auto expired = expired_.find(name);
-      if (expired != expired_.end()) {
-        if (expired->second.identity.incarnation() == identity.incarnation()) {
-          entry.silence = expired->second.silence;
-          late_seen_ = clock_();
-        }
-        expired_.erase(expired);
-      }
+      if (const auto silence = expired_.Returned(identity, clock_())) entry.silence = *silence;
     }
     entry.record.identity = identity;
     entry.record.limits = request.limits();
@@ -151,8 +109,7 @@ absl::StatusOr<v1::RegisterResponse> Registry::Register(const v1::RegisterReques
     entry.record.phases = unspecified ? v1::PHASES_BOTH : request.phases();
     entry.record.decode_prefill_tokens = request.decode_prefill_tokens();
     entry.record.suspect = false;
-    const auto ordered = orders_.find(identity.rank());
-    entry.record.orders = ordered == orders_.end() ? RankOrders() : ordered->second;
+    entry.record.orders = orders_.Of(identity.rank());
     if (is_new_start && options_.reachability_is_checked) AddLinks(entry.record);
     entry.stream = 0;  // the end of an earlier stream says nothing any more
     Renew(entry);
@@ -184,7 +141,7 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
     std::lock_guard lock(mutex_);
     if (const auto it = FindEntry(request.identity()); it == entries_.end()) {
       response.set_unknown(true);
-      NoteIfLate(request.identity());
+      expired_.Heard(request.identity(), clock_());
     } else {
       Entry& entry = it->second;
       const bool still_suspect = entry.record.suspect && options_.reachability_is_checked;
@@ -195,20 +152,12 @@ v1::HeartbeatResponse Registry::Heartbeat(StreamId stream, const v1::HeartbeatRe
       changed = Renew(entry) || changed;
       entry.stream = stream;
       if (changed) Changed();
-      if (request.identity().role() == v1::ROLE_INFERENCE_RANK) NameExpiredCacheRanks(response);
+      if (request.identity().role() == v1::ROLE_INFERENCE_RANK) expired_.NameCacheRanks(clock_(), response);
     }
     response.set_membership_version(version_);
   }
   if (changed) Notify();
   return response;
-}
-
-void Registry::NameExpiredCacheRanks(v1::HeartbeatResponse& response) const {
-  const auto now = clock_();
-  for (const auto& [name, expired] : expired_) {
-    if (name.first != v1::ROLE_CACHE_RANK || now - expired.when > kExpiredIsNews) continue;
-    *response.add_expired_cache_ranks() = expired.identity;
-  }
 }
 
 void Registry::Departed(const v1::Identity& identity, Departure why) const {
@@ -284,22 +233,14 @@ void Registry::ReportUnreachable(const v1::Identity& identity) {
   Notify();
 }
 
-void Registry::NoteIfLate(const v1::Identity& identity) {
-  const auto it = expired_.find({identity.role(), identity.rank()});
-  if (it == expired_.end() || it->second.identity.incarnation() != identity.incarnation()) return;
-  const auto now = clock_();
-  if (!it->second.returned) it->second.returned = now;
-  if (now - *it->second.returned < kLongestReturn) late_seen_ = now;
-}
-
 void Registry::Knocked(const v1::Identity& identity) {
   const std::lock_guard lock(mutex_);
-  NoteIfLate(identity);
+  expired_.Heard(identity, clock_());
 }
 
 bool Registry::RanksAreLate() const {
   const std::lock_guard lock(mutex_);
-  return late_seen_ && clock_() - *late_seen_ < kLateIsNews;
+  return expired_.any_late(clock_());
 }
 
 void Registry::Reached(const v1::Identity& identity) {
@@ -350,33 +291,21 @@ void Registry::SetLink(const RankKey& inference, const RankKey& cache, bool reac
   Notify();
 }
 
-absl::Status Registry::CheckKnown(const std::string& rank) const {
-  if (orders_.contains(rank)) return absl::OkStatus();
-  std::set<std::string> names;
-  for (const auto& [name, entry] : entries_) names.insert(name.second);
-  if (names.contains(rank)) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("there is no rank \"", rank, "\"; ",
-                                          names.empty() ? "none has joined" : "there are ",
-                                          absl::StrJoin(names, ", ")));
+absl::Status Registry::CheckOrder(const std::string& rank, std::optional<double> weight) const {
+  if (weight) WINNOW_RETURN_IF_ERROR(StandingOrders::CheckWeight(*weight));
+  const std::lock_guard lock(mutex_);
+  return orders_.CheckKnown(rank, RankNames());
 }
 
-absl::Status Registry::CheckOrder(const std::string& rank, std::optional<double> weight) const {
-  if (weight && !(*weight >= RankOrders::kLeastWeight && *weight <= RankOrders::kMostWeight)) {
-    return absl::InvalidArgumentError(absl::StrCat("a weight is a number from ", RankOrders::kLeastWeight, " to ",
-                                                   RankOrders::kMostWeight, ", not ", *weight));
-  }
-  const std::lock_guard lock(mutex_);
-  return CheckKnown(rank);
+std::set<std::string> Registry::RankNames() const {
+  std::set<std::string> names;
+  for (const auto& [name, entry] : entries_) names.insert(name.second);
+  return names;
 }
 
 void Registry::HoldOrders(std::map<std::string, RankOrders> orders) {
-  std::erase_if(orders, [](const auto& order) { return order.second == RankOrders(); });
-  if (orders == orders_) return;
-  orders_ = std::move(orders);
-  for (auto& [name, entry] : entries_) {
-    const auto ordered = orders_.find(name.second);
-    entry.record.orders = ordered == orders_.end() ? RankOrders() : ordered->second;
-  }
+  if (!orders_.Hold(std::move(orders))) return;
+  for (auto& [name, entry] : entries_) entry.record.orders = orders_.Of(name.second);
   Changed();
 }
 
@@ -391,8 +320,8 @@ void Registry::SetOrders(std::map<std::string, RankOrders> orders) {
 absl::Status Registry::Order(const std::string& rank, const std::function<void(RankOrders&)>& change) {
   {
     const std::lock_guard lock(mutex_);
-    WINNOW_RETURN_IF_ERROR(CheckKnown(rank));
-    std::map<std::string, RankOrders> orders = orders_;
+    WINNOW_RETURN_IF_ERROR(orders_.CheckKnown(rank, RankNames()));
+    StandingOrders::ByName orders = orders_.by_name();
     change(orders[rank]);
     HoldOrders(std::move(orders));
   }
@@ -411,7 +340,7 @@ absl::Status Registry::SetWeight(const std::string& rank, double weight) {
 
 std::map<std::string, RankOrders> Registry::Orders() const {
   std::lock_guard lock(mutex_);
-  return orders_;
+  return orders_.by_name();
 }
 
 bool Registry::IsToDrain(const RankKey& inference) const {
@@ -438,7 +367,7 @@ void Registry::ExpireLeases() {
       }
       const v1::Identity& identity = entry.record.identity;
       entry.silence.Note(patience, now);
-      expired_[name] = {identity, entry.silence, now};
+      expired_.Add(identity, entry.silence, now);
       gone.push_back(identity);
       next = Remove(next, Departure::kExpired);
     }
@@ -451,19 +380,11 @@ void Registry::ExpireLeases() {
 }
 
 void Registry::RecomputeLimits() {
-  std::optional<v1::ModelLimits> limits;
+  ClusterModel::Limits limits;
   for (const auto& [name, entry] : entries_) {
-    if (name.first != v1::ROLE_INFERENCE_RANK) continue;
-    const v1::ModelLimits& own = entry.record.limits;
-    if (!limits) {
-      limits = own;
-      continue;
-    }
-    limits->set_max_context_tokens(std::min(limits->max_context_tokens(), own.max_context_tokens()));
-    limits->set_max_budget_tokens(std::min(limits->max_budget_tokens(), own.max_budget_tokens()));
-    limits->set_max_running(std::min(limits->max_running(), own.max_running()));
+    if (name.first == v1::ROLE_INFERENCE_RANK) limits.Add(entry.record.limits);
   }
-  if (limits) limits_ = std::move(limits);  // with no rank left, the last ones known stay
+  model_.SetLimits(std::move(limits));
 }
 
 MembershipSnapshot Registry::Snapshot() const {
@@ -477,19 +398,17 @@ MembershipSnapshot Registry::Snapshot() const {
 
 std::optional<v1::ModelLimits> Registry::Limits() const {
   std::lock_guard lock(mutex_);
-  return limits_;
+  return model_.limits();
 }
 
 std::optional<v1::Fingerprint> Registry::ModelFingerprint() const {
   std::lock_guard lock(mutex_);
-  return model_;
+  return model_.fingerprint();
 }
 
 std::optional<KvLayout> Registry::kv_layout() const {
   std::lock_guard lock(mutex_);
-  if (!model_) return std::nullopt;
-  const absl::StatusOr<KvLayout> layout = ParseKvLayout(model_->kv_shape());
-  return layout.ok() ? std::optional(*layout) : std::nullopt;
+  return model_.kv_layout();
 }
 
 std::unique_ptr<Registry::Subscription> Registry::Subscribe(Callback callback) {

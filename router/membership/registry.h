@@ -7,86 +7,23 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "common/base/kv_layout.h"
 #include "common/base/recent_worst.h"
 #include "common/base/running_clock.h"
 #include "common/base/status.h"
+#include "router/membership/cluster_model.h"
+#include "router/membership/expired_ranks.h"
+#include "router/membership/rank_orders.h"
+#include "router/membership/rank_record.h"
 #include "router/membership/silence_patience.h"
 #include "router/tasks/strand.h"
 #include "winnow/v1/membership.pb.h"
 
 namespace winnow {
-
-// One process: the name of a rank, and which start of it.
-struct RankKey {
-  std::string rank;
-  uint64_t incarnation = 0;
-
-  friend bool operator==(const RankKey&, const RankKey&) = default;
-  friend auto operator<=>(const RankKey&, const RankKey&) = default;
-};
-inline RankKey KeyOf(const v1::Identity& identity) {
-  return {identity.rank(), identity.incarnation()};
-}
-
-// The cache ranks of a sequence: one, or one for each shard of its KV, in their order.
-using Placement = std::vector<RankKey>;
-inline Placement KeysOf(std::span<const v1::Identity> identities) {
-  Placement keys;
-  for (const v1::Identity& identity : identities) keys.push_back(KeyOf(identity));
-  return keys;
-}
-
-// What an operator wants of a rank. A rank that is to drain takes no work either, and requests that can go on elsewhere
-// leave it.
-enum class RankDuty { kServe, kCordoned, kDrain };
-
-// What operators have ordered for a rank, by its name alone: it holds for every start of it, for as long as the
-// registry lives.
-struct RankOrders {
-  RankDuty duty = RankDuty::kServe;
-  double weight = 1;  // it gets work as if it were so many ranks
-
-  static constexpr double kLeastWeight = 0.01;
-  static constexpr double kMostWeight = 100;
-  friend bool operator==(const RankOrders&, const RankOrders&) = default;
-};
-
-// A rank that is registered and has not been found dead.
-struct RankRecord {
-  v1::Identity identity;
-  v1::ModelLimits limits;  // inference ranks
-  v1::RankLoad load;
-  std::string metrics_address;
-  std::string numerics;                 // inference ranks: equal text promises equal bits
-  std::string hosted_by_rank;           // cache ranks: the one inference rank that reaches them, if not all do
-  v1::Phases phases = v1::PHASES_BOTH;  // inference ranks: what of a request they are there for
-  uint32_t decode_prefill_tokens = 0;   // with PHASES_DECODE: longest prompt that they compute all the same
-  std::chrono::steady_clock::time_point joined{};  // this start of it
-  bool suspect = false;  // someone could not reach it since its last heartbeat, or since it was dialed: gets no work
-  bool late = false;     // silent for a lease, and not given up yet: gets no work
-  // Inference ranks: the cache ranks that they do not reach, as far as is known.
-  std::vector<RankKey> unreached{};
-  RankOrders orders{};
-
-  // Requests that can go on elsewhere are to leave it.
-  bool drains() const { return load.draining() || orders.duty == RankDuty::kDrain; }
-  // Nothing comes of what it is asked for: it gets work where no other rank can take it.
-  bool fails() const { return !load.failing().empty(); }
-  bool takes_work() const { return !suspect && !late && !drains() && orders.duty == RankDuty::kServe; }
-};
-
-struct MembershipSnapshot {
-  uint64_t version = 0;
-  std::vector<RankRecord> ranks;  // sorted by role, then by name
-
-  const RankRecord* Find(v1::Role role, const RankKey& key) const;
-};
 
 // Why a rank is not in the table any more: it said goodbye, its heartbeat stream broke, as when its process ends, or it
 // was silent for longer than it was waited for.
@@ -196,23 +133,13 @@ class Registry {
     bool overdue = false;                                 // a check has found it silent for too long
     StreamId stream = 0;                                  // 0 before the first heartbeat since it registered
   };
-  // An incarnation that was given up for its silence.
-  struct Expired {
-    v1::Identity identity;
-    RecentWorst silence;
-    std::chrono::steady_clock::time_point when;
-    std::optional<std::chrono::steady_clock::time_point> returned{};  // its first sign of life since then
-  };
-  using Name = std::pair<v1::Role, std::string>;
+  using Name = ExpiredRanks::Name;
   using Entries = std::map<Name, Entry>;
 
-  absl::Status CheckFingerprint(const v1::RegisterRequest& request);  // mutex_ held
-  Entries::iterator FindEntry(const v1::Identity& identity);          // mutex_ held
-  void NoteIfLate(const v1::Identity& identity);                      // mutex_ held
-  void RecomputeLimits();                                             // mutex_ held
-  void NameExpiredCacheRanks(v1::HeartbeatResponse& response) const;  // mutex_ held
-  absl::Status CheckKnown(const std::string& rank) const;             // mutex_ held
-  void HoldOrders(std::map<std::string, RankOrders> orders);          // mutex_ held
+  Entries::iterator FindEntry(const v1::Identity& identity);  // mutex_ held
+  void RecomputeLimits();                                     // mutex_ held
+  std::set<std::string> RankNames() const;                    // mutex_ held
+  void HoldOrders(std::map<std::string, RankOrders> orders);  // mutex_ held
   absl::Status Order(const std::string& rank, const std::function<void(RankOrders&)>& change);
   void AddLinks(RankRecord& joined);                                                 // mutex_ held
   bool Renew(Entry& entry);                                                          // mutex_ held; true: it was late
@@ -233,15 +160,12 @@ class Registry {
   RunningClock running_;
   StreamId last_stream_ = 0;
   Entries entries_;
-  std::map<Name, Expired> expired_;
+  ExpiredRanks expired_;
   MoveCost attach_cost_, recompute_cost_;
-  std::optional<std::chrono::steady_clock::time_point> late_seen_;  // when one of them showed itself last
-  std::map<std::string, RankOrders> orders_;                        // by the name of the rank
-  std::list<std::pair<RankKey, Departure>> departed_;               // newest first, bounded
-  std::list<std::pair<Name, uint64_t>> fenced_;  // incarnations that were replaced, newest first, bounded
-  std::optional<v1::Fingerprint> versions_;      // of the first rank
-  std::optional<v1::Fingerprint> model_;         // of the first inference rank
-  std::optional<v1::ModelLimits> limits_;
+  StandingOrders orders_;
+  ClusterModel model_;
+  std::list<std::pair<RankKey, Departure>> departed_;  // newest first, bounded
+  std::list<std::pair<Name, uint64_t>> fenced_;        // incarnations that were replaced, newest first, bounded
   std::vector<std::shared_ptr<Subscriber>> subscribers_;
 };
 
