@@ -147,6 +147,10 @@ absl::Status DeviceLocalStep::Serves(const SelectionSpec& spec) const {
   return LocalSelection::Serves(forward_.layers().table(), *shape_.selection, spec);
 }
 
+uint32_t DeviceLocalStep::IndexOf(const SelectionSpec& spec) const {
+  return selection_ == nullptr ? 0 : LocalSelection::IndexOf(*shape_.selection, spec);
+}
+
 // What the scorer leaves open (CheckIndexer in common/selection/validate.cc).
 absl::Status DeviceLocalStep::ServesIndexed(const SelectionSpec& spec) const {
   const auto refuse = [](std::string_view what) {

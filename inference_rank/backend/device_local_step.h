@@ -47,6 +47,7 @@ class DeviceLocalStep final : public StepClient {
   uint32_t vocab_size() const override { return shape_.vocab_size; }
   uint32_t pages_per_list() const override { return slots_->shape().staging_base() / kSlotPageTokens; }
   absl::Status Serves(const SelectionSpec& spec) const override;
+  uint32_t IndexOf(const SelectionSpec& spec) const override;
   absl::Status SetRow(int row, const StepSequence& sequence) override;
   void ClearRow(int row) override;
   void Plan(std::span<const StepRow> rows) override;

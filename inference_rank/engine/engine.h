@@ -135,6 +135,8 @@ class Engine {
   // Where so many of them go, once what is idle has made room; nullopt: wherever they are free.
   std::optional<SlotPlacement> PlaceSlots(uint32_t pages, const ResidentPrefixes::Lease& prefix,
                                           const SlotPlacement& spread);
+  // Which index of keys it has beside its slots, as StepClient::IndexOf.
+  uint32_t IndexOf(const Sequence& sequence) const;
   // What of its rows may be resident: nullopt: none may. `tokens` holds the key's.
   std::optional<ResidentPrefixes::Key> ResidentKey(const Sequence& sequence, std::vector<uint32_t>& tokens) const;
   ResidentPrefixes::Lease FindResident(const Sequence& sequence);

@@ -87,6 +87,10 @@ std::optional<SlotPlacement> Engine::PlaceSlots(uint32_t pages, const ResidentPr
   return std::nullopt;
 }
 
+uint32_t Engine::IndexOf(const Sequence& sequence) const {
+  return sequence.selects_in_place() ? options_.step_client->IndexOf(sequence.spec) : 0;
+}
+
 std::optional<ResidentPrefixes::Key> Engine::ResidentKey(const Sequence& sequence,
                                                          std::vector<uint32_t>& tokens) const {
   const bool by_position = sequence.slot_order == SlotOrder::kByPosition || IsDense(sequence.spec);
@@ -97,7 +101,8 @@ std::optional<ResidentPrefixes::Key> Engine::ResidentKey(const Sequence& sequenc
   return ResidentPrefixes::Key{.salt = PrefixSaltOf(sequence),
                                .tokens = tokens,
                                .shared_tokens = SharedTokens(sequence),
-                               .owner = sequence.sequence_id};
+                               .owner = sequence.sequence_id,
+                               .index = IndexOf(sequence)};
 }
 
 ResidentPrefixes::Lease Engine::FindResident(const Sequence& sequence) {
@@ -129,7 +134,9 @@ void Engine::KeepRows(Sequence& sequence, uint32_t end) {
   const ResidentPrefixes::Key key{.salt = PrefixSaltOf(sequence),
                                   .tokens = tokens,
                                   .shared_tokens = SharedTokens(sequence),
-                                  .owner = sequence.sequence_id};
+                                  .owner = sequence.sequence_id,
+                                  .index = IndexOf(sequence),
+                                  .is_indexed = set.is_indexed()};
   if (!MayShare(set, prefixes_->Find(key))) return;
   set.Share(prefixes_->Insert(key, [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));
 }

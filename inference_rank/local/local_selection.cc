@@ -65,6 +65,18 @@ bool HasWholePages(const SelectionSpec& spec) {
   return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
 }
 
+// Of those that requests may ask for beside the rank's own, what takes the most memory for the scores of pages, for the
+// list of them, and for their masses.
+std::vector<SelectionSpec> PageSelections() {
+  const SelectionSpec minmax{.predictor = Predictor::kExact, .scorer = Scorer::kPageMinmax, .budget_tokens = 1};
+  SelectionSpec hierarchical = minmax, by_mass = minmax;
+  hierarchical.scorer = Scorer::kHierarchical;
+  by_mass.scorer = Scorer::kPageCuboid;
+  by_mass.page_tokens = 32;
+  by_mass.policy = Policy::kMass;
+  return {minmax, hierarchical, by_mass};
+}
+
 DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
   const ModelConfig& config = weights.config();
   const RopeTable rope = RopeOfHeads(config, config.rope);
@@ -133,9 +145,6 @@ size_t LocalSelection::IndexBytesPerRow(const Shape& shape) {
 
 size_t LocalSelection::DeviceBytes(const device::DeviceTable& table, const Shape& shape) {
   const auto store = DeviceKvStore::Unallocated(StoreShape(shape, 1));
-  SelectionSpec spec = WithoutBudgets(AsServed(shape.selection, shape.max_context_tokens), MaxBudget(shape));
-  if (IsDense(spec)) spec.predictor = Predictor::kExact;
-  const auto plan = DevicePlan::Unallocated(store.get(), spec, shape.max_rows, MaxBudget(shape));
   const DeviceSelection::Model model{.rope = {std::vector<float>(shape.layout.head_dim / 2), 1}};
   device::AttentionList list{};
   device::InferenceInbox in_place;
@@ -144,9 +153,21 @@ size_t LocalSelection::DeviceBytes(const device::DeviceTable& table, const Shape
   const size_t projections =
       shape.max_rows * (query_features * sizeof(float) + shape.hidden_size * DtypeBytes(Dtype::kBf16)) +
       table.matmul->decode_scratch_bytes(shape.max_rows, query_features);
-  const size_t of_kind =
-      plan->DeviceBytes() + projections +
-      DeviceSelection::DeviceBytes(&table, store.get(), plan.get(), model, Exchange(shape), &in_place);
+  size_t of_kind = 0;
+  SelectionSpec own = AsServed(shape.selection, shape.max_context_tokens);
+  if (IsDense(own)) own.predictor = Predictor::kExact;
+  const auto reserve = [&](const SelectionSpec& spec) {
+    const SelectionSpec of = WithoutBudgets(spec, MaxBudget(shape));
+    const auto plan = DevicePlan::Unallocated(store.get(), of, shape.max_rows, MaxBudget(shape));
+    const size_t bytes =
+        plan->DeviceBytes() + projections +
+        DeviceSelection::DeviceBytes(&table, store.get(), plan.get(), model, Exchange(shape), &in_place);
+    of_kind = std::max(of_kind, bytes);
+  };
+  reserve(own);
+  for (const SelectionSpec& pages : PageSelections()) {
+    if (Serves(table, shape, pages).ok()) reserve(pages);
+  }
   return BytesOf(StoreShape(shape, 1)).index() + CacheInboxBytes(Exchange(shape)) + kMaxKinds * of_kind;
 }
 
@@ -179,13 +200,14 @@ absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shap
     return refuse("8-bit keys, which the rank does not keep");
   }
   if (spec.scorer == Scorer::kToken) return absl::OkStatus();
-  if (spec.page_tokens != index.page_tokens || (spec.scorer == Scorer::kPageCuboid) != index.cuboids) {
-    return refuse("pages of another kind than those that the rank keeps");
+  const bool lacks_groups = LeavesOutGroups(spec, shape.max_context_tokens) && !index.page_groups;
+  if (!lacks_groups && !IndexIn(index, spec).has_value()) {
+    return refuse("bounds of such pages, for which the rank has no room");
   }
   if (!FitsSelection(spec, shape.max_context_tokens)) {
     return refuse("so long contexts without groups of pages (group_candidate_tokens)");
   }
-  if (LeavesOutGroups(spec, shape.max_context_tokens) && !index.page_groups) {
+  if (lacks_groups) {
     return refuse("groups of pages (group_candidate_tokens), which the rank does not keep");
   }
   const uint32_t unit = spec.scorer == Scorer::kHierarchical ? spec.physical_page_tokens : spec.page_tokens;
@@ -197,6 +219,14 @@ absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shap
   const bool built = !HasWholePages(spec) ||
                      (by_units ? table.page_units->select_units != nullptr : table.selection->select_pages != nullptr);
   return built ? absl::OkStatus() : refuse("whole pages on this device");
+}
+
+uint32_t LocalSelection::IndexOf(const Shape& shape, const SelectionSpec& wanted) {
+  if (IsDense(wanted)) return 0;
+  const DeviceKvShape store = StoreShape(shape, 1);
+  const DeviceIndex index = IndexIn(store, AsServed(wanted, shape.max_context_tokens)).value_or(DeviceIndex{});
+  if (index.empty()) return 0;
+  return index == store.own_index() ? 1 : 2 * index.page_tokens + index.cuboids;
 }
 
 LocalSelection::LocalSelection(const device::DeviceTable& table, device::Device& device, const DeviceWeights& weights,
@@ -298,7 +328,7 @@ absl::Status LocalSelection::Begin(int row, uint32_t position, device::Stream st
       blocks.push_back(of.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
     }
   }
-  WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, stream));
+  WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, of.kind->selection->index(), stream));
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
     if (HasWindow(shape_, layer)) continue;
     store_->BoundGroups(*of.sequence, layer, of.indexed_positions, stream);

@@ -22,9 +22,10 @@ namespace winnow {
 // steps of its batch select with. Rows of one specification, but for their budgets, are selected together ("kind");
 // rows of several kinds take part in one step, each with its own.
 //
-// The index is that of the specification that the rank was started with: its 8-bit keys and its page bounds, of every
-// slot; with dense attention there is none. Whatever selects by keys as they are, or by that index, can be served
-// beside it. Engine thread.
+// Memory is taken for the index of the specification that the rank was started with: its 8-bit keys and its page
+// bounds, of every slot; with dense attention there is none. Which index lies there is a sequence's to say, by its
+// specification (IndexIn): whatever selects by keys as they are, by that index, or by bounds of pages that find room in
+// its place can be served. Engine thread.
 class LocalSelection {
  public:
   static constexpr int kMaxKinds = 4;  // at a time
@@ -50,6 +51,9 @@ class LocalSelection {
   static size_t DeviceBytes(const device::DeviceTable& table, const Shape& shape);
   // OK, or what of the specification is not served in place.
   static absl::Status Serves(const device::DeviceTable& table, const Shape& shape, const SelectionSpec& wanted);
+
+  // As StepClient::IndexOf, of what is served.
+  static uint32_t IndexOf(const Shape& shape, const SelectionSpec& wanted);
 
   // `slots` are those of the batch, over num_slot_pages pages of slots. All arguments outlive it.
   static absl::StatusOr<std::unique_ptr<LocalSelection>> Create(const device::DeviceTable& table,

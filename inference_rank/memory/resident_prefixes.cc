@@ -22,9 +22,14 @@ class ResidentPrefixes::Walk {
     if (owner_ != 0) hash_ = MixPrefixWord(hash_, owner_);
     return true;
   }
+  // The columns to come are those behind one with that hash.
+  void GoOnBehind(uint64_t hash) { hash_ = hash; }
   const std::string& salt() const { return key_.salt; }
   std::span<const uint32_t> tokens() const { return tokens_; }  // of the column
   uint64_t hash() const { return hash_; }
+  // Of a column for the same tokens beside one that has another kind of index.
+  uint64_t hash_of_kind() const { return MixPrefixWord(hash_, ~uint64_t{key_.index}); }
+  uint32_t index() const { return key_.index; }
   uint64_t owner() const { return owner_; }
   uint32_t depth() const { return depth_; }
 
@@ -55,6 +60,7 @@ bool ResidentPrefixes::Lease::has_host_pages() const {
 }
 
 uint32_t ResidentPrefixes::Lease::indexed_positions() const {
+  if (index_ == 0) return 0;
   uint32_t indexed = num_columns();
   for (const Column* column = last_; column != nullptr; column = column->parent) {
     if (!column->is_indexed) indexed = column->depth - 1;
@@ -63,6 +69,7 @@ uint32_t ResidentPrefixes::Lease::indexed_positions() const {
 }
 
 void ResidentPrefixes::Lease::SetIndexed() {
+  if (index_ == 0) return;  // what lies there is not its
   for (Column* column = last_; column != nullptr; column = column->parent) column->is_indexed = true;
 }
 
@@ -71,8 +78,26 @@ ResidentPrefixes::~ResidentPrefixes() {
   WINNOW_CHECK(columns_.empty());
 }
 
-ResidentPrefixes::Column* ResidentPrefixes::Next(const Walk& walk, Column* parent) const {
-  const auto found = columns_.find(walk.hash());
+// One with the walk's kind of index, else one with none, else one whose kind nobody holds any longer: as long as a
+// lease holds the column that was found for it, a walk with that kind finds it again.
+ResidentPrefixes::Column* ResidentPrefixes::Next(Walk& walk, Column* parent) const {
+  Column* next = Find(walk, walk.hash(), parent);
+  if (walk.index() != 0) {
+    Column* const of_kind = Find(walk, walk.hash_of_kind(), parent);
+    const auto rank = [&](const Column* column) {
+      if (column == nullptr) return 0;
+      if (column->index == walk.index()) return 3;
+      return column->index == 0 ? 2 : column->pins_of_kind == 0 ? 1 : 0;
+    };
+    if (rank(of_kind) > rank(next)) next = of_kind;
+    if (rank(next) == 0) return nullptr;
+  }
+  if (next != nullptr) walk.GoOnBehind(next->hash);
+  return next;
+}
+
+ResidentPrefixes::Column* ResidentPrefixes::Find(const Walk& walk, uint64_t hash, Column* parent) const {
+  const auto found = columns_.find(hash);
   if (found == columns_.end()) return nullptr;
   Column* const column = found->second.get();
   const bool same = column->parent == parent && column->owner == walk.owner() &&
@@ -93,7 +118,7 @@ ResidentPrefixes::Column* ResidentPrefixes::Deepest(const Key& key, bool (*count
 
 ResidentPrefixes::Lease ResidentPrefixes::Find(const Key& key) {
   Column* const deepest = Deepest(key, [](const Column&) { return true; });
-  return deepest == nullptr ? Lease() : Lease(this, deepest);
+  return deepest == nullptr ? Lease() : Lease(this, deepest, key.index);
 }
 
 uint32_t ResidentPrefixes::LeasedPages(const Key& key) const {
@@ -107,10 +132,14 @@ ResidentPrefixes::Lease ResidentPrefixes::Insert(const Key& key,
   for (Walk walk(key); walk.GoOn();) {
     Column* column = Next(walk, lease.last_);
     if (column == nullptr) {
-      if (columns_.contains(walk.hash())) break;  // other tokens have this hash: the rest is not kept
+      // Beside a column with another kind of index. Where other tokens have the hash the rest is not kept.
+      if (key.index != 0 && columns_.contains(walk.hash())) walk.GoOnBehind(walk.hash_of_kind());
+      if (columns_.contains(walk.hash())) break;
       auto added = std::make_unique<Column>();
       column = added.get();
       column->hash = walk.hash();
+      column->index = key.index;
+      column->is_indexed = key.index != 0 && key.is_indexed;
       column->parent = lease.last_;
       if (column->parent == nullptr) column->salt = walk.salt();
       column->owner = walk.owner();
@@ -125,16 +154,20 @@ ResidentPrefixes::Lease ResidentPrefixes::Insert(const Key& key,
       AddIdle(column);
     }
     // The new lease pins the parent through the child, before the old one lets go.
-    lease = Lease(this, column);
+    lease = Lease(this, column, key.index);
   }
   return lease;
 }
 
-void ResidentPrefixes::Pin(Column* column) {
+void ResidentPrefixes::Pin(Column* column, uint32_t index) {
+  for (Column* c = column; index != 0 && c != nullptr && c->pins_of_kind++ == 0; c = c->parent) {
+    if (std::exchange(c->index, index) != index) c->is_indexed = false;
+  }
   for (; column != nullptr && column->pins++ == 0; column = column->parent) RemoveIdle(column);
 }
 
-void ResidentPrefixes::Unpin(Column* column) {
+void ResidentPrefixes::Unpin(Column* column, uint32_t index) {
+  for (Column* c = column; index != 0 && c != nullptr && --c->pins_of_kind == 0;) c = c->parent;
   for (; column != nullptr && --column->pins == 0; column = column->parent) AddIdle(column);
 }
 

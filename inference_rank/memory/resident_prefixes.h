@@ -21,6 +21,10 @@ namespace winnow {
 // forest by a hash chain over token ids (common/base/prefix_hash.h); tokens and salts are compared, so that no
 // collision can mix up two prompts.
 //
+// Beside the slots of a column lies an index of its keys: of one kind at a time, which sequences with another neither
+// read nor write. A lease says which kind its holder has. While it holds a column that kind stays, and who has another
+// gets a column of its own for the same tokens; once no lease with a kind is left, the next one's takes its place.
+//
 // A lease on a column keeps it and all columns before it. What nobody leases is idle: it goes, the longest unused first
 // and later positions before earlier ones, as soon as anybody wants its pages (MakeRoom), so that idle pages are as
 // good as free ones. Engine thread; leases must not outlive this, nor this the slots.
@@ -31,14 +35,16 @@ class ResidentPrefixes {
   class Lease {
    public:
     Lease() = default;
-    Lease(Lease&& other) noexcept : prefixes_(other.prefixes_), last_(std::exchange(other.last_, nullptr)) {}
+    Lease(Lease&& other) noexcept
+        : prefixes_(other.prefixes_), last_(std::exchange(other.last_, nullptr)), index_(other.index_) {}
     Lease& operator=(Lease&& other) noexcept {
       std::swap(prefixes_, other.prefixes_);
       std::swap(last_, other.last_);
+      std::swap(index_, other.index_);
       return *this;
     }
     ~Lease() {
-      if (last_ != nullptr) prefixes_->Unpin(last_);
+      if (last_ != nullptr) prefixes_->Unpin(last_, index_);
     }
     uint32_t num_columns() const;
     uint32_t positions() const { return num_columns() * kSlotPageTokens; }
@@ -46,15 +52,18 @@ class ResidentPrefixes {
     std::vector<std::span<const uint32_t>> pages() const;
     // Whether some of them lie in host memory behind a GPU's.
     bool has_host_pages() const;
-    // Rows below are in the index of their slots' keys (LocalSelection), as far as somebody has said so.
+    // Rows below are in the lease's index of their slots' keys (LocalSelection), as far as somebody has said so.
     uint32_t indexed_positions() const;
     void SetIndexed();
 
    private:
     friend class ResidentPrefixes;
-    Lease(ResidentPrefixes* prefixes, Column* last) : prefixes_(prefixes), last_(last) { prefixes_->Pin(last_); }
+    Lease(ResidentPrefixes* prefixes, Column* last, uint32_t index) : prefixes_(prefixes), last_(last), index_(index) {
+      prefixes_->Pin(last_, index_);
+    }
     ResidentPrefixes* prefixes_ = nullptr;
     Column* last_ = nullptr;
+    uint32_t index_ = 0;
   };
 
   // Rows that somebody looks for, or has.
@@ -65,6 +74,8 @@ class ResidentPrefixes {
     // selects.
     uint32_t shared_tokens = 0;
     uint64_t owner = 0;  // that sequence
+    uint32_t index = 0;  // of the slots' keys, that whoever has them reads and writes (StepClient::IndexOf); 0: none
+    bool is_indexed = false;  // whether those that are inserted are in it
   };
 
   // Columns of pages of `slots`, which lie in one memory.
@@ -99,8 +110,10 @@ class ResidentPrefixes {
     uint32_t depth = 0;           // columns up to this one
     std::vector<uint32_t> pages;  // [list]
     uint32_t host_pages = 0;      // of these, those in host memory behind a GPU's
+    uint32_t index = 0;           // the kind that lies beside its slots, or will: that of all leases with one
     bool is_indexed = false;
-    size_t pins = 0;  // leases on it, and children with pins
+    size_t pins = 0;          // leases on it, and children with pins
+    size_t pins_of_kind = 0;  // those with a kind of index
     size_t children = 0;
     std::list<Column*>::iterator idle;  // while pins is 0
   };
@@ -108,9 +121,11 @@ class ResidentPrefixes {
   class Walk;  // over the whole columns of a key
   // The last column of the key's tokens for which that and all before it are there and `counts`; null: none.
   Column* Deepest(const Key& key, bool (*counts)(const Column&)) const;
-  Column* Next(const Walk& walk, Column* parent) const;
-  void Pin(Column* column);
-  void Unpin(Column* column);
+  // The walk goes on behind it.
+  Column* Next(Walk& walk, Column* parent) const;
+  Column* Find(const Walk& walk, uint64_t hash, Column* parent) const;
+  void Pin(Column* column, uint32_t index);
+  void Unpin(Column* column, uint32_t index);
   void AddIdle(Column* column);
   void RemoveIdle(Column* column);
   void Evict(Column* column);

@@ -109,7 +109,6 @@ void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
   slots_->Free(given_back);
   if (prefix.num_columns() <= shared_.num_columns()) return;
   shared_ = std::move(prefix);
-  if (is_indexed_) shared_.SetIndexed();
 }
 
 void WorkingSet::CopyShared(int layer, uint32_t count, const PrefillArena& arena) const {

@@ -78,8 +78,9 @@ class WorkingSet {
   // Has its first rows, which are those of `prefix`, in the pages of that from now on. Not while the pages are
   // anybody's who computes with them.
   void Share(ResidentPrefixes::Lease prefix);
-  // Shared rows below are in the index of the slots' keys; all of them are once SetIndexed has said so.
+  // Shared rows below are in the index of the slots' keys; all rows are once SetIndexed has said so.
   uint32_t indexed_positions() const { return shared_.indexed_positions(); }
+  bool is_indexed() const { return is_indexed_; }
   void SetIndexed() {
     if (!std::exchange(is_indexed_, true)) shared_.SetIndexed();
   }

@@ -63,6 +63,9 @@ class StepClient {
   // OK where sequences with this specification can take rows; otherwise what cannot be served. A constant of the
   // client. Any thread.
   virtual absl::Status Serves(const SelectionSpec& spec) const = 0;
+  // Which index of the keys in their slots sequences of it have beside those, of what is served; 0: none. Slots that
+  // several sequences have hold the index of one number at a time.
+  virtual uint32_t IndexOf(const SelectionSpec& spec) const = 0;
   // A sequence takes the row, from the next step on. What it names is read before this returns. RESOURCE_EXHAUSTED, and
   // nothing changes, while rows of too many kinds of selection take part.
   virtual absl::Status SetRow(int row, const StepSequence& sequence) = 0;

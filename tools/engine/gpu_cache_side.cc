@@ -182,7 +182,7 @@ absl::StatusOr<uint32_t> GpuCacheSide::OpenInPlace(const DecodeSlots& slots, int
       blocks.insert(blocks.end(), of_list.begin(), of_list.begin() + per_list);
     }
   }
-  return store_->OpenAt(positions, blocks, stream_);
+  return store_->OpenAt(positions, blocks, store_->shape().own_index(), stream_);
 }
 
 absl::Status GpuCacheSide::SetQueryBias(const std::vector<float>& bias) {

@@ -30,8 +30,10 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
   if (spec.predictor == Predictor::kDepth && model.queries == nullptr) {
     return absl::InvalidArgumentError("predictor depth on a cache rank's GPU needs the model's query projections");
   }
-  if (spec.scorer != Scorer::kToken && store->shape().page_tokens != spec.page_tokens) {
-    return absl::InvalidArgumentError(absl::StrCat("the store keeps pages of ", store->shape().page_tokens,
+  const std::optional<DeviceIndex> index = IndexIn(store->shape(), spec);
+  if (!index.has_value()) return absl::InvalidArgumentError("the store has no room for the specification's index");
+  if (spec.scorer != Scorer::kToken && index->page_tokens != spec.page_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("the store keeps pages of ", index->page_tokens,
                                                    " tokens, the specification wants ", spec.page_tokens));
   }
   if (!FitsSelection(spec, store->shape().max_positions)) {
@@ -39,7 +41,7 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
         "contexts of ", store->shape().max_positions,
         " positions are narrowed down by groups of pages: group_candidate_tokens must be less, and not 0"));
   }
-  if (LeavesOutGroups(spec, store->shape().max_positions) && !store->shape().page_groups) {
+  if (LeavesOutGroups(spec, store->shape().max_positions) && !index->page_groups) {
     return absl::InvalidArgumentError(
         "the store keeps no bounds of groups of pages, which group_candidate_tokens of the specification wants");
   }
@@ -78,6 +80,7 @@ DeviceSelection::DeviceSelection(const device::DeviceTable* table, const DeviceK
     : table_(table),
       store_(store),
       plan_(plan),
+      index_(IndexIn(store->shape(), plan->spec()).value_or(DeviceIndex{})),
       model_(model),
       exchange_(exchange),
       in_place_(in_place == nullptr ? device::InferenceInbox{} : *in_place) {}
@@ -190,8 +193,8 @@ device::SelectParams DeviceSelection::SelectParams(const PlanBucket& bucket, int
   device::SelectParams params{.lists = plan_->lists(layer),
                               .num_lists = NumLists(bucket),
                               .blocks = store_->blocks(),
-                              .keys = store_->keys(spec().key_copy != KeyCopy::kNone && store_->shape().key_copy),
-                              .pages = store_->pages(),
+                              .keys = store_->keys(spec().key_copy != KeyCopy::kNone && index_.key_copy),
+                              .pages = store_->pages(index_),
                               .head_dim = layout().head_dim,
                               .group = layout().group_size(),
                               .queries = queries(layer),
@@ -216,6 +219,7 @@ device::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, i
                                   .positions = plan_->positions(),
                                   .prompt_tokens = plan_->prompt_tokens(),
                                   .num_kv_heads = layout().num_kv_heads,
+                                  .list_positions = in_place() ? plan_->list_positions() : nullptr,
                                   .scratch = arrays_.unit_scratch};
   params.selected = params.list.selected;
   params.counts = params.list.counts;
@@ -306,7 +310,7 @@ void DeviceSelection::EnqueueCounts(device::Stream stream, const PlanBucket& buc
 
 void DeviceSelection::EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer,
                                     const device::CacheInbox& inbox) {
-  device::AppendParams append = store_->append_params();
+  device::AppendParams append = store_->append_params(index_);
   if (!indexes_in_place()) {
     append.rows = static_cast<const std::byte*>(inbox.rows) +
                   static_cast<size_t>(layer) * exchange_.lists_per_layer() * layout().row_bytes();
@@ -314,7 +318,7 @@ void DeviceSelection::EnqueueAppend(device::Stream stream, const PlanBucket& buc
   append.num_lists = NumLists(bucket);
   append.positions = plan_->list_positions();
   append.lists = plan_->lists(layer);
-  store_->Append(stream, append);
+  store_->Append(stream, append, index_);
   if (store_->shape().ring_queries == 0) return;
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
   table_->predict->store_queries(stream, {.queries = inbox.queries + layer * stride,
@@ -338,7 +342,7 @@ device::AttendedMassParams DeviceSelection::MassParams(const PlanBucket& bucket,
                                     .num_rows = bucket.num_rows,
                                     .num_kv_heads = layout().num_kv_heads,
                                     .blocks = store_->blocks(),
-                                    .keys = store_->keys(),
+                                    .keys = store_->keys(index_.key_copy),
                                     .head_dim = layout().head_dim,
                                     .group = layout().group_size(),
                                     .scale = model_.attention_scale,

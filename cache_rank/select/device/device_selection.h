@@ -89,6 +89,7 @@ class DeviceSelection {
   const device::MeasuredMass* masses() const { return arrays_.masses; }
   size_t num_masses() const { return exchange_.masses_per_plan(); }
   const device::RopeParams& rope() const { return rope_; }
+  const DeviceIndex& index() const { return index_; }  // that sequences of the plan have in the store
 
  private:
   // What a push takes, so that it may lag behind.
@@ -155,6 +156,7 @@ class DeviceSelection {
   const device::DeviceTable* const table_;
   const DeviceKvStore* const store_;
   const DevicePlan* const plan_;
+  const DeviceIndex index_;  // of the plan's sequences
   const Model model_;
   const device::ExchangeShape exchange_;
   const device::InferenceInbox in_place_;

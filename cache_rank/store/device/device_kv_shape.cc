@@ -35,6 +35,25 @@ size_t GroupBoundBytes(const DeviceKvShape& shape) {
 
 }  // namespace
 
+std::optional<DeviceIndex> IndexIn(const DeviceKvShape& shape, const SelectionSpec& spec) {
+  const DeviceIndex own = shape.own_index();
+  if (shape.rows != RowTier::kInPlace) return own;
+  const DeviceIndex wanted{.key_copy = spec.key_copy != KeyCopy::kNone && shape.layout.dtype != Dtype::kI8,
+                           .page_tokens = spec.scorer == Scorer::kToken ? 0 : spec.page_tokens,
+                           .cuboids = spec.scorer == Scorer::kPageCuboid,
+                           .page_groups = LeavesOutGroups(spec, shape.max_positions)};
+  if (wanted.empty()) return wanted;
+  const bool has_pages =
+      wanted.page_tokens == 0 || (wanted.page_tokens == own.page_tokens && wanted.cuboids == own.cuboids);
+  if (has_pages && own.key_copy >= wanted.key_copy && own.page_groups >= wanted.page_groups) return own;
+  if (wanted.key_copy || wanted.page_groups) return std::nullopt;
+  const auto bytes =
+      static_cast<size_t>(device::PageBlockBytes(static_cast<int>(wanted.page_tokens), shape.layout.head_dim));
+  const size_t room =
+      own.key_copy ? kBlockTokens * shape.layout.head_dim * DtypeBytes(Dtype::kF8) : BlockBoundBytes(shape);
+  return bytes <= room ? std::optional(wanted) : std::nullopt;
+}
+
 bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions) {
   return spec.scorer == Scorer::kTwoStage && PageGroupsOf(spec, /*budget=*/0, 0, max_positions).leaves_out();
 }

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -16,6 +17,17 @@ enum class RowTier : uint8_t {
   kIndexOnly,   // only the index is kept: nothing is pushed from here
   kPinnedHost,  // pushes gather from DRAM over PCIe; keys that are scored must have a copy then
   kInPlace,     // in the slots of an inference rank on the same GPU, which attends to them there: nothing is pushed
+};
+
+// What is kept of a sequence's keys, beside them, to select by.
+struct DeviceIndex {
+  bool key_copy = false;     // keys in fp8 (e4m3) with a scale each
+  uint32_t page_tokens = 0;  // of pages whose bounds are kept; 0: none
+  bool cuboids = false;      // those are cuboid-means in place of minima and maxima
+  bool page_groups = false;  // bounds of groups of pages, too
+
+  bool empty() const { return !key_copy && page_tokens == 0; }
+  friend bool operator==(const DeviceIndex&, const DeviceIndex&) = default;
 };
 
 // What a cache rank's GPU holds, fixed at start: nothing is allocated after.
@@ -42,6 +54,10 @@ struct DeviceKvShape {
     const uint32_t blocks = (max_positions + kBlockTokens - 1) / kBlockTokens;
     return (blocks + whole - 1) / whole * whole;
   }
+  // The index that memory is taken for, of every block. Another one may lie in its place (IndexIn).
+  DeviceIndex own_index() const {
+    return {.key_copy = key_copy, .page_tokens = page_tokens, .cuboids = cuboids, .page_groups = page_groups};
+  }
   // Slot pages of a list up to its pool's end.
   uint32_t peer_pages() const { return (slots_beside + pool_slots + kSlotPageTokens - 1) / kSlotPageTokens; }
   // Blocks that a sequence of so many positions takes.
@@ -62,6 +78,12 @@ bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions);
 
 // True for a scorer that reads keys one by one, or a policy that does.
 bool ScoresKeys(const SelectionSpec& spec);
+
+// The index that sequences of a specification have in a store of that shape. With rows in place, where sequences of
+// several specifications lie side by side, it is none where nothing of it would be read, the store's own where that has
+// what is wanted, and else bounds of pages that find room in the place of the store's 8-bit keys, or of its own bounds:
+// what lies there is then the sequence's to say. nullopt: there is no room for it.
+std::optional<DeviceIndex> IndexIn(const DeviceKvShape& shape, const SelectionSpec& spec);
 
 // The shape that serves a specification, for sequences of at most max_positions that hold total_tokens together.
 DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,

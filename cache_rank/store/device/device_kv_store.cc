@@ -152,6 +152,7 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, device::Str
   Sequence& opened = sequences_[sequence];
   opened.is_open = true;
   opened.max_positions = max_positions;
+  opened.index = shape_.own_index();
   const auto take = [&](std::vector<uint32_t>& free) {
     const uint64_t count = std::min<uint64_t>(free.size(), wanted - opened.blocks.size());
     opened.blocks.insert(opened.blocks.end(), free.rbegin(), free.rbegin() + static_cast<int64_t>(count));
@@ -164,11 +165,12 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, device::Str
 }
 
 absl::StatusOr<uint32_t> DeviceKvStore::OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks,
-                                               device::Stream stream) {
+                                               const DeviceIndex& index, device::Stream stream) {
   WINNOW_CHECK(shape_.rows == RowTier::kInPlace && blocks.size() == shape_.BlocksOf(max_positions));
   WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
   sequences_[sequence].is_open = true;
   sequences_[sequence].max_positions = max_positions;
+  sequences_[sequence].index = index;
   SetBlocks(sequence, blocks, stream);
   return sequence;
 }
@@ -198,23 +200,24 @@ absl::Status DeviceKvStore::AppendRange(uint32_t sequence, int layer, uint32_t f
     return absl::OutOfRangeError(
         absl::StrCat("rows up to ", uint64_t{first} + count, " of a sequence of ", sequences_[sequence].max_positions));
   }
-  if (count == 0) return absl::OkStatus();
+  const bool is_there = rows == nullptr && sequences_[sequence].index.empty();
+  if (count == 0 || is_there) return absl::OkStatus();
   device::AppendParams append = RangeParams(sequence, layer, first, count, stream);
   append.rows = rows;
-  Append(stream, append);
+  Append(stream, append, sequences_[sequence].index);
   return absl::OkStatus();
 }
 
 void DeviceKvStore::BoundGroups(uint32_t sequence, int layer, uint32_t end, device::Stream stream) {
   WINNOW_CHECK(is_open(sequence) && end <= sequences_[sequence].max_positions);
-  if (!shape_.page_groups || end == 0) return;
+  if (!sequences_[sequence].index.page_groups || end == 0) return;
   table_->cache->bound_groups(stream, RangeParams(sequence, layer, 0, end, stream));
 }
 
 device::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count,
                                                 device::Stream stream) {
   const std::vector<uint32_t> positions(shape_.layout.num_kv_heads, first);
-  device::AppendParams append = append_params();
+  device::AppendParams append = append_params(sequences_[sequence].index);
   append.num_lists = shape_.layout.num_kv_heads;
   append.rows_per_list = static_cast<int>(count);
   append.positions = SetRangeWords(sequence, 0, positions, stream);
@@ -298,32 +301,42 @@ device::KeyStore DeviceKvStore::keys(bool of_copy) const {
           .dtype = Dtype::kF8};
 }
 
-device::PageStore DeviceKvStore::pages() const {
-  if (shape_.page_tokens == 0) return {};
-  return {.bounds = arrays_.bounds,
-          .page_tokens = static_cast<int>(shape_.page_tokens),
-          .group_bounds = arrays_.group_bounds};
+device::PageStore DeviceKvStore::pages(const DeviceIndex& index) const {
+  if (index.page_tokens == 0) return {};
+  device::PageStore pages{.bounds = arrays_.bounds,
+                          .page_tokens = static_cast<int>(index.page_tokens),
+                          .group_bounds = index.page_groups ? arrays_.group_bounds : nullptr};
+  const bool is_own = index.page_tokens == shape_.page_tokens && index.cuboids == shape_.cuboids;
+  if (is_own) return pages;
+  // In the place of a block's 8-bit keys, or of its own bounds.
+  if (shape_.key_copy) pages.bounds = arrays_.key_copy;
+  pages.block_stride = shape_.key_copy
+                           ? static_cast<int64_t>(kBlockTokens * shape_.layout.head_dim * DtypeBytes(Dtype::kF8))
+                           : device::PageBlockBytes(static_cast<int>(shape_.page_tokens), shape_.layout.head_dim);
+  return pages;
 }
 
-device::AppendParams DeviceKvStore::append_params() const {
-  device::AppendParams params{.head_dim = shape_.layout.head_dim,
-                              .blocks = arrays_.block_tables,
-                              .row_pool = arrays_.rows,
-                              .key_copy = arrays_.key_copy,
-                              .key_scales = arrays_.key_scales,
-                              .bounds = shape_.cuboids ? nullptr : arrays_.bounds,
-                              .group_bounds = arrays_.group_bounds,
-                              .row_scales = arrays_.row_scales};
-  if (shape_.page_tokens != 0) params.page_tokens = static_cast<int>(shape_.page_tokens);
-  return params;
+device::AppendParams DeviceKvStore::append_params(const DeviceIndex& index) const {
+  const device::PageStore of_pages = pages(index);
+  return {.head_dim = shape_.layout.head_dim,
+          .blocks = arrays_.block_tables,
+          .row_pool = arrays_.rows,
+          .key_copy = index.key_copy ? arrays_.key_copy : nullptr,
+          .key_scales = arrays_.key_scales,
+          .bounds = index.cuboids ? nullptr : const_cast<void*>(of_pages.bounds),
+          .page_tokens = of_pages.page_tokens,
+          .page_block_stride = of_pages.block_stride,
+          .group_bounds = const_cast<void*>(of_pages.group_bounds),
+          .row_scales = arrays_.row_scales};
 }
 
-void DeviceKvStore::Append(device::Stream stream, const device::AppendParams& append) const {
+void DeviceKvStore::Append(device::Stream stream, const device::AppendParams& append, const DeviceIndex& index) const {
   const bool stores = append.rows != nullptr && append.row_pool != nullptr;
   if (stores || append.key_copy != nullptr || append.bounds != nullptr) {
     table_->cache->append(stream, append);
   }
-  if (!shape_.cuboids) return;
+  if (!index.cuboids) return;
+  const device::PageStore cuboids = pages(index);
   table_->page_units->index_cuboids(stream, {.lists = append.lists,
                                              .num_lists = append.num_lists,
                                              .positions = append.positions,
@@ -332,8 +345,9 @@ void DeviceKvStore::Append(device::Stream stream, const device::AppendParams& ap
                                              .row_pool = arrays_.rows,
                                              .row_scales = arrays_.row_scales,
                                              .head_dim = append.head_dim,
-                                             .page_tokens = static_cast<int>(shape_.page_tokens),
-                                             .cuboids = arrays_.bounds});
+                                             .page_tokens = cuboids.page_tokens,
+                                             .cuboids = const_cast<void*>(cuboids.bounds),
+                                             .block_stride = cuboids.block_stride});
 }
 
 device::QueryRings DeviceKvStore::query_rings(int layer) const {

@@ -32,8 +32,9 @@ class DeviceKvStore {
   // it has no place; OUT_OF_RANGE beyond the shape's max_positions.
   absl::StatusOr<uint32_t> Open(uint32_t max_positions, device::Stream stream);
   // The same for RowTier::kInPlace, whose blocks are the inference rank's: [num_lists][blocks of max_positions] numbers
-  // in the slot pool, which nobody else holds.
-  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, device::Stream stream);
+  // in the slot pool. Whoever else has some of them has the same `index` (IndexIn), or none.
+  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, const DeviceIndex& index,
+                                  device::Stream stream);
   // Gives its blocks back. Nothing that was enqueued may touch the sequence any longer.
   void Release(uint32_t sequence);
 
@@ -65,13 +66,15 @@ class DeviceKvStore {
   bool is_open(uint32_t sequence) const { return sequence < sequences_.size() && sequences_[sequence].is_open; }
   uint32_t max_positions(uint32_t sequence) const { return sequences_[sequence].max_positions; }
 
-  // What kernels take. Pointers hold for the store's life.
+  // What kernels take. Pointers hold for the store's life. Of sequences with the store's own index, or with `index`:
   device::KeyStore keys() const { return keys(shape_.key_copy); }  // the copy where there is one
   device::KeyStore keys(bool of_copy) const;
-  device::PageStore pages() const;
-  device::AppendParams append_params() const;  // what to append is the caller's to add
+  device::PageStore pages() const { return pages(shape_.own_index()); }
+  device::PageStore pages(const DeviceIndex& index) const;
+  device::AppendParams append_params() const { return append_params(shape_.own_index()); }
+  device::AppendParams append_params(const DeviceIndex& index) const;  // what to append is the caller's to add
   // Stores the rows of a launch and indexes them; null rows are indexed where they lie.
-  void Append(device::Stream stream, const device::AppendParams& append) const;
+  void Append(device::Stream stream, const device::AppendParams& append, const DeviceIndex& index) const;
   device::QueryRings query_rings(int layer) const;
   const uint32_t* first_query_positions() const { return arrays_.first_query_positions; }  // [max_sequences]
   const void* row_pool() const { return arrays_.rows; }
@@ -84,7 +87,7 @@ class DeviceKvStore {
   struct Arrays {
     void* rows = nullptr;                       // null: elsewhere; [num_blocks][32][2 * head_dim] bf16
     const float* row_scales = nullptr;          // [num_blocks][32][2] of rows of int8
-    void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8
+    void* key_copy = nullptr;                   // [num_blocks][32][head_dim] fp8; or other pages' bounds (IndexIn)
     float* key_scales = nullptr;                // [num_blocks][32]
     void* bounds = nullptr;                     // [num_blocks][32 / page_tokens][2 * head_dim] bf16; or cuboids
     void* group_bounds = nullptr;               // [max_sequences][num_lists][groups of blocks_per_list][2 * head_dim]
@@ -101,6 +104,7 @@ class DeviceKvStore {
   struct Sequence {
     bool is_open = false;
     uint32_t max_positions = 0;
+    DeviceIndex index;
     std::vector<uint32_t> blocks;
   };
 

@@ -11,6 +11,13 @@ constexpr int AppendPages(int rows_per_list, int page_tokens) {
   return (rows_per_list + page_tokens - 2) / page_tokens + 1;
 }
 
+// The bounds of a block's page.
+template <int kHeadDim>
+__device__ __forceinline__ uint4* PageBounds(const AppendParams& p, uint32_t block, uint32_t page) {
+  const int64_t stride = PageBlockStride(p.page_block_stride, p.page_tokens, kHeadDim);
+  return reinterpret_cast<uint4*>(static_cast<uint8_t*>(p.bounds) + block * stride) + page * (kHeadDim / 4);
+}
+
 // A page that a list's rows touch, and which of them lie in it.
 template <int kHeadDim>
 struct AppendedPage {
@@ -30,9 +37,7 @@ struct AppendedPage {
   }
   // Of its keys, greatest and behind them least: [2][kLanes].
   __device__ uint4* Bounds(const AppendParams& p, uint32_t block) const {
-    return static_cast<uint4*>(p.bounds) +
-           (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) + page_begin % kBlockTokens / p.page_tokens) *
-               (2 * kLanes);
+    return PageBounds<kHeadDim>(p, block, page_begin % kBlockTokens / p.page_tokens);
   }
 
   const uint32_t first, page_begin, begin, end;

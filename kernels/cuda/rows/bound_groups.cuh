@@ -20,8 +20,7 @@ __device__ __forceinline__ void BoundGroup(const AppendParams& p, int list, uint
   for (uint32_t i = 0; i < kGroupPages; ++i) {
     const uint32_t page = group * kGroupPages + i;
     const uint32_t block = p.blocks[first_block + page / per_block];
-    const uint4* const bounds =
-        static_cast<const uint4*>(p.bounds) + (static_cast<size_t>(block) * per_block + page % per_block) * 2 * kLanes;
+    const uint4* const bounds = PageBounds<kHeadDim>(p, block, page % per_block);
     const uint4 raw[2] = {bounds[lane], bounds[kLanes + lane]};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {

@@ -72,10 +72,9 @@ __global__ void __launch_bounds__(kCuboidWarps * 32) IndexCuboids(const CuboidPa
       distance[i] = __fadd_rn(distance[i], off <= FLT_MAX ? off : 0);
     }
   }
-  auto* to = static_cast<__nv_bfloat16*>(p.cuboids) +
-             (static_cast<size_t>(block) * (kBlockTokens / p.page_tokens) + begin % kBlockTokens / p.page_tokens) *
-                 (2 * kHeadDim) +
-             lane * kDims;
+  const int64_t stride = PageBlockStride(p.block_stride, p.page_tokens, kHeadDim);
+  auto* to = reinterpret_cast<__nv_bfloat16*>(static_cast<uint8_t*>(p.cuboids) + block * stride) +
+             begin % kBlockTokens / p.page_tokens * (2 * kHeadDim) + lane * kDims;
 #pragma unroll
   for (int i = 0; i < kDims; ++i) {
     const float radius = __fdiv_rn(distance[i], static_cast<float>(p.page_tokens));

@@ -15,14 +15,15 @@ __device__ __forceinline__ void PrefetchToL2(const void* from, uint32_t bytes) {
 #endif
 }
 
-// The first two tiles of a warp's way through units whose blocks are stored without gaps (UnitStream).
+// The first two tiles of a warp's way through units that lie in their blocks without gaps (UnitStream).
 __device__ __forceinline__ void PrefetchTiles(const UnitTable& table, uint32_t first_tile, uint32_t tile_step,
                                               uint32_t end) {
   const uint32_t tile_blocks = kTileUnits >> table.block_shift, lane = threadIdx.x % 32, tile = lane / tile_blocks;
   const uint32_t column = (first_tile + tile * tile_step) * kTileUnits + (lane % tile_blocks << table.block_shift);
   if (tile < 2 && column < end) {
     const int64_t block = table.Block(table.Unit(column));
-    PrefetchToL2(table.data + block * table.block_stride, static_cast<uint32_t>(table.block_stride));
+    const int64_t bytes = table.unit_stride << table.block_shift;
+    PrefetchToL2(table.data + block * table.block_stride, static_cast<uint32_t>(bytes));
   }
 }
 

@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid
     const UnitTable table{static_cast<const uint8_t*>(params.pages.bounds),
                           nullptr,
                           params.blocks + list.first_block,
-                          int64_t{4 * kDim} << block_shift,
+                          PageBlockStride(params.pages.block_stride, page_rows, kDim),
                           4 * kDim,
                           block_shift,
                           kept_groups};

@@ -4,6 +4,7 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/device/params/page_units.h"
+#include "kernels/device/params/predict.h"
 
 // Units of a list in the order of their importance. A list has some hundred to a few thousand of them: one block sorts
 // them all in shared memory, as reading them one after the other wants the whole order.
@@ -182,8 +183,9 @@ __global__ void __launch_bounds__(kRankThreads)
   if (KeepsSelection(p, index)) return;
   const SelectionList list = p.list.lists[index];
   if (list.last <= list.first || list.budget == 0) {
+    const bool is_nobodys = p.list_positions != nullptr && p.list_positions[index] == kNoPosition;
     if (threadIdx.x == 0) {
-      p.counts[static_cast<size_t>(out) * p.count_stride] = 0;
+      if (!is_nobodys) p.counts[static_cast<size_t>(out) * p.count_stride] = 0;
       if (scratch.stop != nullptr) scratch.stop[out] = scratch.in_budget[out] = 0;
     }
     return;

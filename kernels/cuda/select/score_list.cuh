@@ -85,11 +85,12 @@ __global__ void __launch_bounds__(kScoreWarps * 32, 2) ScoreKernel(const __grid_
       table = {static_cast<const uint8_t*>(params.pages.bounds),
                nullptr,
                params.blocks + list.first_block,
+               PageBlockStride(params.pages.block_stride, page_rows, kDim / 2),
                2 * kDim,
-               2 * kDim,
-               page_rows == 8 ? 2u : page_rows == 16 ? 1u : 0u,
+               page_rows == 8    ? 2u
+               : page_rows == 16 ? 1u
+                                 : 0u,
                kept};
-      table.block_stride <<= table.block_shift;
     }
   } else {
     const ListColumns scored = ListColumns::Of(list, index, launch.granules);

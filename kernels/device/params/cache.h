@@ -26,7 +26,8 @@ struct AppendParams {
   float* key_scales = nullptr;  // [num_blocks][32]
   void* bounds = nullptr;       // PageStore::bounds; may be null
   int page_tokens = 16;
-  void* group_bounds = nullptr;  // PageStore::group_bounds, kept with bounds; may be null
+  int64_t page_block_stride = 0;  // PageStore::block_stride
+  void* group_bounds = nullptr;   // PageStore::group_bounds, kept with bounds; may be null
   // Set: rows of int8 lie in their blocks, row_pool [num_blocks][32] codes of key and value, and these are their
   // scales, [num_blocks][32][2]. Their pages' bounds alone are kept, rounded outwards to bf16.
   const float* row_scales = nullptr;

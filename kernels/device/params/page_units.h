@@ -24,9 +24,10 @@ struct CuboidParams {
   const void* row_pool = nullptr;  // [num_blocks][32][2 * head_dim] bf16; device or pinned host memory
   // Set: row_pool has codes of int8 instead, and these are their scales, [num_blocks][32][2].
   const float* row_scales = nullptr;
-  int head_dim = 0;         // 64, 96, 128 or 256
-  int page_tokens = 32;     // 16 or 32
-  void* cuboids = nullptr;  // [num_blocks][32 / page_tokens][2 * head_dim] bf16
+  int head_dim = 0;          // 64, 96, 128 or 256
+  int page_tokens = 32;      // 16 or 32
+  void* cuboids = nullptr;   // [num_blocks][32 / page_tokens][2 * head_dim] bf16
+  int64_t block_stride = 0;  // PageStore::block_stride
 };
 
 // Chooses units of consecutive rows, pages or several pages together, by scores of their pages. Rows [first, last) of a
@@ -47,6 +48,9 @@ struct UnitSelectParams {
   const uint32_t* positions = nullptr;
   const uint32_t* prompt_tokens = nullptr;
   int num_kv_heads = 1;
+  // [num_lists] a list whose word is kNoPosition is nobody's here, and what it has selected is left alone; null: there
+  // is none
+  const uint32_t* list_positions = nullptr;
   uint32_t* selected = nullptr;  // [num_lists * lists_per_group, max_budget] positions, ascending
   uint32_t* counts = nullptr;    // [num_lists * lists_per_group], count_stride words apart
   uint32_t count_stride = 1;

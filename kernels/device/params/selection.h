@@ -36,11 +36,19 @@ struct KeyStore {
 struct PageStore {
   const void* bounds = nullptr;  // [num_blocks][32 / page_tokens][2 * head_dim] bf16: max | min, in the block's order
   int page_tokens = 16;          // 8, 16 or 32
+  int64_t block_stride = 0;      // bytes from a block's bounds to the next one's; 0: they lie without gaps
   // Bounds of groups of kGroupPages pages; null: none are kept. Of each GroupBlocks(page_tokens) blocks of `blocks`,
   // [2 * head_dim] bf16 as above, so that a list's first_block is a multiple of that. Behind the last one there is room
   // for kGroupPages - 1 more, which are read and do not count.
   const void* group_bounds = nullptr;
 };
+// Of the bounds of a block's pages, in bytes; and from theirs to the next block's.
+constexpr int64_t PageBlockBytes(int page_tokens, int head_dim) {
+  return int64_t{4} * head_dim * (static_cast<int>(kBlockTokens) / page_tokens);
+}
+constexpr int64_t PageBlockStride(int64_t block_stride, int page_tokens, int head_dim) {
+  return block_stride == 0 ? PageBlockBytes(page_tokens, head_dim) : block_stride;
+}
 constexpr uint32_t GroupBlocks(uint32_t page_tokens) {
   return kGroupPages * page_tokens / kBlockTokens;
 }

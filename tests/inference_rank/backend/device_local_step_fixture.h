@@ -41,6 +41,12 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
     WriteTinyCheckpoint(kModel, folder_.path());
     config_ = LoadModelConfig(folder_.path()).value();
     layout_ = config_.kv_layout(GetParam());
+    Start(spec_);
+  }
+  // A rank with that selection of its own, in the place of the one before.
+  void Start(const SelectionSpec& selection) {
+    slots_.reset();
+    backend_.reset();
     const int gpus[] = {0};
     backend_ =
         NewDeviceBackend(
@@ -49,7 +55,7 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
              .kv_dtype = GetParam(),
              .max_context_tokens = kMaxContext,
              .prefill_chunk_tokens = 64,
-             .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 6},
+             .needs = {.layout = layout_, .selection = selection, .max_context_tokens = kMaxContext, .max_running = 6},
              .selects_in_place = true,
              .model_name = "tiny"},
             gpus)

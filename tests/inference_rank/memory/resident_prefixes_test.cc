@@ -93,6 +93,74 @@ TEST_F(ResidentPrefixesTest, IdleColumnsMakeRoomAndLeasedOnesStay) {
   EXPECT_EQ(slots_.free_pages(), kPages);
 }
 
+ResidentPrefixes::Key WithIndex(ResidentPrefixes::Key key, uint32_t index) {
+  key.index = index;
+  return key;
+}
+
+TEST_F(ResidentPrefixesTest, AColumnHasTheIndexOfOneKindAsLongAsSomebodyHoldsIt) {
+  const Tokens tokens = TokensOf({1, 2, 3});
+  const auto key = [&](uint32_t index) { return WithIndex(KeyOf(tokens), index); };
+  auto first = Insert(key(1));
+  first.SetIndexed();
+  EXPECT_EQ(prefixes_.Find(key(1)).indexed_positions(), 192u);
+  EXPECT_EQ(prefixes_.Find(key(2)).num_columns(), 0u);
+  EXPECT_EQ(prefixes_.LeasedPages(key(2)), 0u);
+  auto without = prefixes_.Find(key(0));
+  EXPECT_EQ(without.num_columns(), 3u) << "who reads no index has any";
+  without.SetIndexed();
+
+  // Another kind has columns of its own, which its like share.
+  auto second = Insert(key(2));
+  EXPECT_EQ(second.num_columns(), 3u);
+  EXPECT_EQ(prefixes_.num_columns(), 6u);
+  EXPECT_NE(second.pages().front().front(), first.pages().front().front());
+  EXPECT_EQ(second.indexed_positions(), 0u);
+  const auto like = prefixes_.Find(key(2));
+  EXPECT_EQ(like.pages().back().back(), second.pages().back().back());
+  EXPECT_EQ(prefixes_.LeasedPages(key(2)), 3 * kLists);
+  EXPECT_EQ(first.indexed_positions(), 192u);
+
+  // A third kind takes over what nobody reads the index of any longer, whoever has the rows.
+  first = {};
+  EXPECT_EQ(prefixes_.Find(key(1)).indexed_positions(), 192u) << "it is there yet";
+  auto third = prefixes_.Find(key(3));
+  EXPECT_EQ(third.num_columns(), 3u);
+  EXPECT_EQ(third.pages().front().front(), without.pages().front().front());
+  EXPECT_EQ(third.indexed_positions(), 0u);
+  EXPECT_EQ(prefixes_.Find(key(1)).num_columns(), 0u);
+  third = {};
+  EXPECT_EQ(prefixes_.Find(key(1)).indexed_positions(), 0u) << "what lay there has been written over";
+}
+
+// Two prompts that part: each column before is of the kind of all that hold it.
+TEST_F(ResidentPrefixesTest, ColumnsOfAnotherKindBeginWhereOnesAreHeld) {
+  auto first = Insert(WithIndex(KeyOf(TokensOf({1})), 1));
+  { const auto longer = Insert(KeyOf(TokensOf({1, 2, 3}))); }
+  EXPECT_EQ(prefixes_.Find(WithIndex(KeyOf(TokensOf({1, 2, 3})), 1)).num_columns(), 3u);
+  EXPECT_EQ(prefixes_.Find(WithIndex(KeyOf(TokensOf({1, 2, 3})), 2)).num_columns(), 0u);
+  auto other = Insert(WithIndex(KeyOf(TokensOf({1, 2, 3})), 2));
+  EXPECT_EQ(other.num_columns(), 3u);
+  EXPECT_EQ(prefixes_.num_columns(), 6u);
+  first = {};
+  other = {};
+  prefixes_.MakeRoom(kPages);
+  EXPECT_EQ(slots_.free_pages(), kPages);
+}
+
+// What is inserted is indexed where its pages are, and what is found already is as it was.
+TEST_F(ResidentPrefixesTest, InsertedColumnsAreIndexedAsTheirPagesAre) {
+  auto first = Insert(WithIndex(KeyOf(TokensOf({1})), 1));
+  ResidentPrefixes::Key key = WithIndex(KeyOf(TokensOf({2, 3})), 1);
+  key.is_indexed = true;
+  EXPECT_EQ(Insert(key).indexed_positions(), 128u);
+  const Tokens longer = TokensOf({1, 3});
+  key.tokens = longer;
+  EXPECT_EQ(Insert(key).indexed_positions(), 0u) << "the first column's pages are another one's";
+  first.SetIndexed();
+  EXPECT_EQ(Insert(key).indexed_positions(), 128u);
+}
+
 // What is kept, by the tokens that lead there, and when it became idle.
 struct Oracle {
   struct Column {

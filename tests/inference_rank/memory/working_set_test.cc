@@ -109,7 +109,7 @@ TEST_F(WorkingSetTest, SetsThatBeginAlikeShareTheirFirstPages) {
   SlotPool slots = Pool(100);
   ResidentPrefixes prefixes(slots, kLists);
   const std::vector<uint32_t> tokens(200, 9);
-  const ResidentPrefixes::Key key{.salt = "", .tokens = tokens, .shared_tokens = 200};
+  const ResidentPrefixes::Key key{.salt = "", .tokens = tokens, .shared_tokens = 200, .index = 1};
   const auto new_set = [&] { return WorkingSet::Create(slots, layout_, spec, kMost, 200, {}, prefixes.Find(key)); };
   const auto keep = [&](WorkingSet& set) {
     set.Share(prefixes.Insert(key, [&](size_t list, uint32_t column) { return set.PageOf(list, column); }));

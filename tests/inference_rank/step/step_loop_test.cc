@@ -32,6 +32,7 @@ class FakeDevice final : public StepClient {
   uint32_t vocab_size() const override { return kVocab; }
   uint32_t pages_per_list() const override { return 2; }
   absl::Status Serves(const SelectionSpec&) const override { return absl::OkStatus(); }
+  uint32_t IndexOf(const SelectionSpec&) const override { return 0; }
   absl::Status SetRow(int row, const StepSequence& sequence) override {
     EXPECT_EQ(sequence.pages.size(), 2u * 3 * 2) << "of the lists of both layers";
     if (!IsDense(*sequence.spec) && !takes_selections) return absl::ResourceExhaustedError("too many kinds");

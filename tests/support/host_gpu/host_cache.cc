@@ -24,13 +24,18 @@ uint16_t RoundTowards(float value, bool up) {
   return static_cast<uint16_t>((bits >> 16) + (away_from_zero && (bits & 0xffff) != 0 ? 1 : 0));
 }
 
+uint16_t* PageBounds(const device::AppendParams& p, size_t block, size_t page) {
+  const int64_t stride = device::PageBlockStride(p.page_block_stride, p.page_tokens, p.head_dim);
+  return reinterpret_cast<uint16_t*>(static_cast<std::byte*>(p.bounds) + static_cast<int64_t>(block) * stride) +
+         page * 2 * p.head_dim;
+}
+
 // Of rows of int8, whose bounds are rounded outwards.
 void AppendInt8ToBounds(const device::AppendParams& p, uint32_t block, uint32_t position, size_t row) {
   const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
   const auto* const codes = static_cast<const int8_t*>(p.row_pool) + row * 2 * dim;
   const float own = p.row_scales[2 * row], scale = std::isfinite(own) ? own : 0;
-  uint16_t* const greatest =
-      static_cast<uint16_t*>(p.bounds) + (size_t{block} * (kBlockTokens / p.page_tokens) + page) * 2 * dim;
+  uint16_t* const greatest = PageBounds(p, block, page);
   uint16_t* const least = greatest + dim;
   const bool begins = position % p.page_tokens == 0;
   for (size_t d = 0; d < dim; ++d) {
@@ -43,8 +48,7 @@ void AppendInt8ToBounds(const device::AppendParams& p, uint32_t block, uint32_t 
 // Maxima and minima of a page's keys grow with each; the page's first begins them.
 void AppendToBounds(const device::AppendParams& p, uint32_t block, uint32_t position, const uint16_t* key) {
   const size_t dim = p.head_dim, page = position % kBlockTokens / p.page_tokens;
-  uint16_t* const greatest =
-      static_cast<uint16_t*>(p.bounds) + (size_t{block} * (kBlockTokens / p.page_tokens) + page) * 2 * dim;
+  uint16_t* const greatest = PageBounds(p, block, page);
   uint16_t* const least = greatest + dim;
   for (size_t d = 0; d < dim; ++d) {
     const bool begins = position % p.page_tokens == 0;
@@ -66,8 +70,7 @@ void BoundGroups(Stream, const device::AppendParams& p) {
           static_cast<uint16_t*>(p.group_bounds) + (first_block / device::GroupBlocks(p.page_tokens) + group) * 2 * dim;
       for (uint32_t page = group * kGroupPages; page < (group + 1) * kGroupPages; ++page) {
         const size_t block = p.blocks[first_block + page / per_block];
-        const auto* const of_page =
-            static_cast<const uint16_t*>(p.bounds) + (block * per_block + page % per_block) * 2 * dim;
+        const uint16_t* const of_page = PageBounds(p, block, page % per_block);
         for (size_t d = 0; d < 2 * dim; ++d) {
           const float own = Bf16ToF32(of_page[d]), held = Bf16ToF32(bounds[d]);
           if (page % kGroupPages == 0 || (d < dim ? own > held : own < held)) bounds[d] = of_page[d];

@@ -17,6 +17,8 @@ device::DigestKernels HostDigestKernels();
 device::PredictKernels HostPredictKernels();
 device::SelectionKernels HostSelectionKernels();
 device::PageUnitKernels HostPageUnitKernels();
+// Selections of whole pages, beside those of keys.
+void AddHostPageKernels(device::SelectionKernels& kernels);
 void SendRows(device::Stream stream, const device::SendRowsParams& p);
 void SignalAndWait(device::Stream stream, const device::RemoteFlagsParams& p);
 // Beside those of HostGpuTable.

@@ -39,6 +39,10 @@ std::vector<float> KeyAt(const Params& p, const device::SelectionList& list, uin
   return out;
 }
 
+// The bounds of a list's page, [2 * head_dim] of maxima and minima, and a query's bound by them.
+const uint16_t* BoundsOfPage(const device::SelectParams& p, const device::SelectionList& list, uint32_t page);
+float BoundByQuery(const device::SelectParams& p, const device::SelectionList& list, int query, const uint16_t* bounds);
+
 // What keys are scored with: of int8 the query is rounded as they are.
 template <typename Params>
 std::vector<float> ScoringQuery(const Params& p, const float* query) {

@@ -17,15 +17,7 @@ using device::Stream;
 // The greatest bound by the queries of a group, of [2 * head_dim] maxima and minima.
 float BoundOf(const device::SelectParams& p, const device::SelectionList& list, const uint16_t* greatest) {
   float best = -INFINITY;
-  for (int g = 0; g < p.group; ++g) {
-    const float* const query = p.queries + (static_cast<size_t>(list.query) * p.group + g) * p.head_dim;
-    float bound = 0;
-    for (int d = 0; d < p.head_dim; ++d) {
-      bound += std::max(query[d], 0.0f) * Bf16ToF32(greatest[d]) +
-               std::min(query[d], 0.0f) * Bf16ToF32(greatest[p.head_dim + d]);
-    }
-    best = std::max(best, bound);
-  }
+  for (int g = 0; g < p.group; ++g) best = std::max(best, BoundByQuery(p, list, g, greatest));
   return best;
 }
 
@@ -57,10 +49,7 @@ std::vector<bool> ScoredRows(const device::SelectParams& p, const device::Select
   const uint32_t page = p.pages.page_tokens, tail = list.last / page * page;
   std::vector<float> best(tail / page, -INFINITY);
   for (uint32_t i = 0; i < best.size(); ++i) {
-    const size_t block = p.blocks[list.first_block + i * page / kBlockTokens];
-    const auto* const greatest = static_cast<const uint16_t*>(p.pages.bounds) +
-                                 (block * (kBlockTokens / page) + i * page % kBlockTokens / page) * 2 * p.head_dim;
-    best[i] = BoundOf(p, list, greatest);
+    best[i] = BoundOf(p, list, BoundsOfPage(p, list, i));
   }
   LeaveOutGroups(p, list, best);
   std::vector<uint32_t> order(best.size() - list.first / page);
@@ -151,12 +140,6 @@ void TopK(Stream, const float* values, int64_t stride, const device::SelectionLi
   }
 }
 
-void TellCounts(Stream, const device::TellCountsParams& p) {
-  for (int list = 0; list < p.num_lists; ++list) {
-    if (p.list_positions[list] != device::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
-  }
-}
-
 }  // namespace
 
 device::SelectionKernels HostSelectionKernels() {
@@ -164,12 +147,7 @@ device::SelectionKernels HostSelectionKernels() {
   kernels.select_scratch_bytes = [](const device::SelectParams&) { return size_t{256}; };
   kernels.select = Select;
   kernels.top_k = TopK;
-  return kernels;
-}
-
-device::PageUnitKernels HostPageUnitKernels() {
-  device::PageUnitKernels kernels{};
-  kernels.tell_counts = TellCounts;
+  AddHostPageKernels(kernels);
   return kernels;
 }
 

@@ -252,17 +252,19 @@ void CheckKeptSelections(GpuContext& gpu) {
 void CheckCuboids(GpuContext& gpu, int head_dim, int page_tokens) {
   const SelectionInputs inputs(gpu, {.head_dim = head_dim, .page_tokens = page_tokens, .rows = true},
                                {1000, 33, 31, 512, 64}, 16);
-  const size_t pages = inputs.blocks.size() * (32 / page_tokens), dim = head_dim;
-  std::vector<uint16_t> bulk;
+  const size_t dim = head_dim;
   for (const bool one_by_one : {false, true}) {
-    auto* cuboids = gpu.New<uint16_t>(pages * 2 * dim);
+    // One by one as far apart as 8-bit keys.
+    const size_t block_pages = 32 / page_tokens, stride = one_by_one ? 16 * dim : block_pages * 2 * dim;
+    auto* cuboids = gpu.New<uint16_t>(inputs.blocks.size() * stride);
     device::CuboidParams params{.lists = inputs.Params().lists,
                                 .num_lists = 1,
                                 .blocks = inputs.Params().blocks,
                                 .row_pool = inputs.Params().keys.keys,
                                 .head_dim = head_dim,
                                 .page_tokens = page_tokens,
-                                .cuboids = cuboids};
+                                .cuboids = cuboids,
+                                .block_stride = static_cast<int64_t>(one_by_one ? stride * sizeof(uint16_t) : 0)};
     for (size_t list = 0; list < inputs.lists.size(); ++list, ++params.lists) {
       const uint32_t n = inputs.lists[list].num_keys;
       params.rows_per_list = one_by_one ? 1 : static_cast<int>(n);
@@ -272,14 +274,13 @@ void CheckCuboids(GpuContext& gpu, int head_dim, int page_tokens) {
         gpu.table.page_units->index_cuboids(gpu.stream, params);
       }
     }
-    const std::vector<uint16_t> got = gpu.Download(cuboids, pages * 2 * dim);
-    if (!one_by_one) bulk = got;
+    const std::vector<uint16_t> got = gpu.Download(cuboids, inputs.blocks.size() * stride);
     double worst = 0;
     for (const device::SelectionList& list : inputs.lists) {
       if (one_by_one && list.num_keys > 100) continue;
       for (uint32_t page = 0; page < list.num_keys / page_tokens; ++page) {
         const size_t block = inputs.blocks[list.first_block + page * page_tokens / 32];
-        const size_t at = (block * (32 / page_tokens) + page * page_tokens % 32 / page_tokens) * 2 * dim;
+        const size_t at = block * stride + page * page_tokens % 32 / page_tokens * 2 * dim;
         for (size_t d = 0; d < dim; ++d) {
           double high = -kInfinity, low = kInfinity, distance = 0;
           const auto key = [&](uint32_t i) { return inputs.Key(list, page * page_tokens + i, static_cast<int>(d)); };

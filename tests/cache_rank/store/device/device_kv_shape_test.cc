@@ -107,6 +107,23 @@ TEST(DeviceKvShape, ListsOfQueryHeadsAndKeptSelectionsTakeRowsInPlace) {
               FailsWith(absl::StatusCode::kFailedPrecondition, HasSubstr("with rows in DRAM")));
 }
 
+// Of contexts of 32k `winnow` keeps 8-bit keys and bounds of pages of 16.
+TEST(DeviceKvShape, SequencesOfSeveralSpecificationsHaveTheirIndexInTheRoomOfOne) {
+  const auto index = [](std::string_view own, std::string_view wanted) {
+    return IndexIn(ShapeOf(own, RowTier::kInPlace), FindPreset(wanted).value());
+  };
+  const DeviceIndex of_winnow = ShapeOf("winnow").own_index(), of_cuboids{.page_tokens = 32, .cuboids = true};
+  EXPECT_EQ(index("winnow", "winnow"), of_winnow);
+  EXPECT_EQ(index("winnow", "quest"), of_winnow) << "all that it reads is there";
+  EXPECT_EQ(index("winnow", "depth"), DeviceIndex{}) << "it reads none";
+  EXPECT_EQ(index("winnow", "psa"), of_cuboids);
+  EXPECT_EQ(index("quest", "psa"), of_cuboids);
+  EXPECT_EQ(index("quest", "winnow"), std::nullopt);
+  EXPECT_EQ(index("psa", "quest"), std::nullopt) << "twice as many pages";
+  EXPECT_EQ(index("depth", "psa"), std::nullopt);
+  EXPECT_EQ(IndexIn(ShapeOf("winnow"), FindPreset("depth").value()), of_winnow) << "a store of one specification";
+}
+
 TEST(DeviceKvShape, RowsInPlaceTakeNoMemoryOfTheirOwn) {
   const DeviceKvShape shape = ShapeOf("quest", RowTier::kInPlace);
   EXPECT_EQ(shape.pool_slots, 0u);

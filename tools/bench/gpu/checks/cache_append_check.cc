@@ -41,18 +41,21 @@ struct Pools {
 
 struct Case {
   int head_dim, page_tokens, rows_per_list;
+  bool spaced = false;  // bounds lie as far apart as 8-bit keys
 };
 
 // Fills lists from position 0 in steps of several sizes and compares whole pools, with what must not change.
 void CheckSteps(GpuContext& gpu, const Case& c) {
   constexpr int kLists = 5;
   const int row_elements = 2 * c.head_dim, pages_per_block = kBlockTokens / c.page_tokens;
+  const int block_elements =
+      c.spaced ? static_cast<int>(kBlockTokens) * c.head_dim / 2 : pages_per_block * row_elements;
   const BlockLists lists(gpu, kLists, 96);
   Pools host;
   host.rows.assign(lists.num_rows() * row_elements, 0xffff);
   host.keys.assign(lists.num_rows() * c.head_dim, 0xff);
   host.scales.assign(lists.num_rows(), -1);
-  host.bounds.assign(static_cast<size_t>(lists.num_blocks) * pages_per_block * row_elements, 0xffff);
+  host.bounds.assign(static_cast<size_t>(lists.num_blocks) * block_elements, 0xffff);
   uint16_t* const row_pool = gpu.Upload(host.rows);
   uint8_t* const key_copy = gpu.Upload(host.keys);
   float* const key_scales = gpu.Upload(host.scales);
@@ -77,7 +80,8 @@ void CheckSteps(GpuContext& gpu, const Case& c) {
                                  .key_copy = key_copy,
                                  .key_scales = key_scales,
                                  .bounds = bounds,
-                                 .page_tokens = c.page_tokens};
+                                 .page_tokens = c.page_tokens,
+                                 .page_block_stride = c.spaced ? block_elements * int64_t{sizeof(uint16_t)} : 0};
     gpu.table.cache->append(gpu.stream, p);
     for (int list = 0; list < kLists; ++list) {
       for (int i = 0; i < c.rows_per_list; ++i) {
@@ -89,9 +93,8 @@ void CheckSteps(GpuContext& gpu, const Case& c) {
         for (int e = 0; e < c.head_dim; ++e) magnitude = std::max(magnitude, std::fabs(Bf16ToFloat(from[e])));
         const float scale = magnitude > 0 ? magnitude / 448.0f : 1;
         host.scales[row] = scale;
-        uint16_t* const page =
-            host.bounds.data() +
-            (row / kBlockTokens * pages_per_block + row % kBlockTokens / c.page_tokens) * row_elements;
+        uint16_t* const page = host.bounds.data() + row / kBlockTokens * block_elements +
+                               row % kBlockTokens / c.page_tokens * row_elements;
         for (int e = 0; e < c.head_dim; ++e) {
           const float key = Bf16ToFloat(from[e]);
           host.keys[row * c.head_dim + e] = NearestE4m3(key / scale);
@@ -102,7 +105,8 @@ void CheckSteps(GpuContext& gpu, const Case& c) {
     }
   }
   const std::string name = "append, head_dim " + std::to_string(c.head_dim) + ", pages of " +
-                           std::to_string(c.page_tokens) + ", " + std::to_string(c.rows_per_list) + " rows: ";
+                           std::to_string(c.page_tokens) + ", " + std::to_string(c.rows_per_list) +
+                           (c.spaced ? " rows, spaced: " : " rows: ");
   gpu.report.Check(name + "rows", Differences(gpu.Download(row_pool, host.rows.size()), host.rows), 0);
   gpu.report.Check(name + "fp8 keys", Differences(gpu.Download(key_copy, host.keys.size()), host.keys), 0);
   gpu.report.Check(name + "scales", Differences(gpu.Download(key_scales, host.scales.size()), host.scales), 0);
@@ -117,6 +121,7 @@ void CheckAppend(GpuContext& gpu) {
     for (const int page_tokens : {8, 16, 32}) CheckSteps(gpu, {head_dim, page_tokens, 1});
     CheckSteps(gpu, {head_dim, 16, 5});
     CheckSteps(gpu, {head_dim, 16, 48});
+    CheckSteps(gpu, {head_dim, 16, 5, /*spaced=*/true});
   }
 }
 

@@ -112,6 +112,11 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
       bounds_[p * 2 * dim + dim + d] = Bf16Rounded(least);
     }
   }
+  const size_t block_bounds = pages * 2 * dim, block_stride = s.rows ? kBlock * dim / 2 : block_bounds;
+  std::vector<uint16_t> placed(num_blocks * block_stride, 0x7fc0);  // NaNs between them
+  for (size_t block = 0; block < num_blocks; ++block) {
+    std::copy_n(&bounds[block * block_bounds], block_bounds, &placed[block * block_stride]);
+  }
   if (s.dtype == Dtype::kI8) scales_ = scales;
   std::vector<uint16_t> of_groups;
   if (s.group_candidates > 0) {
@@ -138,8 +143,9 @@ SelectionInputs::SelectionInputs(GpuContext& gpu, const SelectionShape& s, const
                       .scales = scaled ? gpu.Upload(scales) : nullptr,
                       .scale_stride = s.dtype == Dtype::kI8 ? 2u : 1u,
                       .dtype = s.dtype},
-             .pages = {.bounds = gpu.Upload(bounds),
+             .pages = {.bounds = gpu.Upload(placed),
                        .page_tokens = s.page_tokens,
+                       .block_stride = static_cast<int64_t>(s.rows ? block_stride * sizeof(uint16_t) : 0),
                        .group_bounds = of_groups.empty() ? nullptr : gpu.Upload(of_groups)},
              .head_dim = s.head_dim,
              .group = s.group,

@@ -13,7 +13,7 @@ struct SelectionShape {
   int group = 5;
   Dtype dtype = Dtype::kBf16;
   int page_tokens = 16;
-  bool rows = false;              // keys lie in rows of keys and values
+  bool rows = false;              // keys lie in rows of keys and values, and bounds in the place of their 8-bit copies
   bool one_key = false;           // all keys are the same
   uint32_t group_candidates = 0;  // SelectParams; 0: no bounds of groups of pages are kept
 };
