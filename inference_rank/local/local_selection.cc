@@ -86,14 +86,28 @@ DeviceSelection::Model ModelOf(const DeviceWeights& weights) {
 
 }  // namespace
 
+LocalSelection::Together::Together(device::Device& device) : fork_(device.NewEvent()) {
+  for (Side& side : sides_) side = {.stream = device.NewStream(), .done = device.NewEvent()};
+}
+void LocalSelection::Together::Fork() {
+  if (kinds_.size() > 1) fork_->Record(stream_);
+  for (size_t i = 1; i < kinds_.size(); ++i) fork_->Hold(sides_[i - 1].stream);
+}
 void LocalSelection::Together::BeginPlan(device::Stream stream) {
-  for (ColocatedSelection* kind : kinds_) kind->BeginPlan(stream);
+  stream_ = stream;
+  Fork();
+  for (size_t i = 0; i < kinds_.size(); ++i) kinds_[i]->BeginPlan(i == 0 ? stream_ : sides_[i - 1].stream);
 }
 void LocalSelection::Together::OnHidden(device::Stream stream, int layer) {
   for (ColocatedSelection* kind : kinds_) kind->OnHidden(stream, layer);
 }
 void LocalSelection::Together::OnRows(int layer) {
+  Fork();
   for (ColocatedSelection* kind : kinds_) kind->OnRows(layer);
+  for (size_t i = 1; i < kinds_.size(); ++i) {
+    sides_[i - 1].done->Record(sides_[i - 1].stream);
+    sides_[i - 1].done->Hold(stream_);
+  }
 }
 void LocalSelection::Together::EndPlan() {
   for (ColocatedSelection* kind : kinds_) kind->EndPlan();
@@ -237,7 +251,8 @@ LocalSelection::LocalSelection(const device::DeviceTable& table, device::Device&
       model_(ModelOf(weights)),
       shape_(shape),
       peer_(slots.inbox()),
-      rows_(shape.max_rows) {}
+      rows_(shape.max_rows),
+      together_(device) {}
 
 absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const device::DeviceTable& table,
                                                                        device::Device& device,

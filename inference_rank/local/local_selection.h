@@ -123,9 +123,10 @@ class LocalSelection {
     uint32_t prompt_tokens = 0;
     uint32_t staging_slots = 0;  // of each list
   };
-  // Several kinds in one step.
+  // Several kinds in one step, beside each other: what one of them launches for a layer is too little to fill the GPU.
   class Together final : public ColocatedCache {
    public:
+    explicit Together(device::Device& device);
     void Set(std::vector<ColocatedSelection*> kinds) { kinds_ = std::move(kinds); }
     void BeginPlan(device::Stream stream) override;
     void OnHidden(device::Stream stream, int layer) override;
@@ -133,7 +134,16 @@ class LocalSelection {
     void EndPlan() override;
 
    private:
+    // Of the kinds behind the first, which goes in the step's stream.
+    struct Side {
+      device::Stream stream = nullptr;
+      std::unique_ptr<device::Event> done;
+    };
+    void Fork();
     std::vector<ColocatedSelection*> kinds_;
+    std::array<Side, kMaxKinds - 1> sides_;
+    std::unique_ptr<device::Event> fork_;
+    device::Stream stream_ = nullptr;  // the step's
   };
 
   LocalSelection(const device::DeviceTable& table, device::Device& device, const DeviceWeights& weights,
