@@ -56,15 +56,16 @@ void HeadResidency::Update(const KernelTable& kernels, std::span<const uint32_t>
   if (index_of_.empty()) index_of_.assign(max_positions_, kNone);
   const float age = AgeAt(position);
   delta->prefetch_hits = 0;
+  // Images are too many to stay in a core's caches. No branch depends on what is read of them, so that a core waits for
+  // many of these reads at a time.
+  uint32_t* const indices = delta->selected.data();
+  for (uint32_t i = 0; i < num_selected; ++i) indices[i] = index_of_[selected[i]];
   uint32_t missing = 0;
+  float of_none = 0;
   for (uint32_t i = 0; i < num_selected; ++i) {
-    const uint32_t index = index_of_[selected[i]];
-    delta->selected[i] = index;
-    if (index == kNone) {
-      ++missing;
-    } else {
-      ages_[index] = age;
-    }
+    const bool is_missing = indices[i] == kNone;
+    *(is_missing ? &of_none : ages_.data() + indices[i]) = age;
+    missing += is_missing;
   }
   if (!prefetched_.empty()) {
     for (const uint32_t index : delta->selected) {
@@ -75,28 +76,38 @@ void HeadResidency::Update(const KernelTable& kernels, std::span<const uint32_t>
   }
   if (missing == 0) return;
   const uint32_t slots = pool_slots();
-  uint32_t* victims = scratch.Reserve(missing + TopKScratchWords(slots));
+  uint32_t* const victims = scratch.Reserve(missing + TopKScratchWords(slots));
   kernels.top_k({.values = ages_.data(),
                  .first = 0,
                  .last = slots,
                  .k = missing,
                  .indices = victims,
                  .scratch = victims + missing});
-  for (uint32_t i = 0; missing > 0; ++i) {
-    if (delta->selected[i] != kNone) continue;
-    const uint32_t index = *victims++;
-    --missing;
-    Place(selected[i], index);
-    ages_[index] = age;
-    if (!prefetched_.empty()) prefetched_[index] = false;
-    delta->selected[i] = index;
-    if (uint64_t{selected[i]} + ring_tokens > position) {
-      delta->local.push_back({.pool_index = index, .position = selected[i]});
-    } else {
-      delta->streamed.push_back(index);
-      delta->streamed_positions.push_back(selected[i]);
-    }
+  // Rows that are missing lie in the order of positions, those in the ring behind the others.
+  delta->streamed.assign(victims, victims + missing);
+  std::vector<uint32_t>& positions = delta->streamed_positions;
+  positions.resize(missing + 1);
+  for (uint32_t i = 0, next = 0; i < num_selected; ++i) {
+    const bool is_missing = indices[i] == kNone;
+    positions[next] = selected[i];
+    indices[i] = is_missing ? victims[std::min(next, missing - 1)] : indices[i];
+    next += is_missing;
   }
+  positions.resize(missing);
+  for (uint32_t i = 0; i < missing; ++i) {
+    Place(positions[i], victims[i]);
+    ages_[victims[i]] = age;
+  }
+  if (!prefetched_.empty()) {
+    for (uint32_t i = 0; i < missing; ++i) prefetched_[victims[i]] = false;
+  }
+  size_t streamed = missing;
+  while (streamed > 0 && uint64_t{positions[streamed - 1]} + ring_tokens > position) --streamed;
+  for (size_t i = streamed; i < missing; ++i) {
+    delta->local.push_back({.pool_index = victims[i], .position = positions[i]});
+  }
+  delta->streamed.resize(streamed);
+  positions.resize(streamed);
 }
 
 void HeadResidency::PlanPrefetch(const KernelTable& kernels, std::span<const uint32_t> wanted, uint32_t position,

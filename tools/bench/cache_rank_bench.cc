@@ -115,16 +115,19 @@ BENCHMARK(SelectLayer)
     ->ArgNames({"rows", "mass", "way"})
     ->Unit(benchmark::kMicrosecond);
 
-// Slots for one kv head's selection against a pool of 2 x 2048 rows; a third of the selection changes each time.
+// Slots for one kv head's selection against a pool of 4 x 2048 rows; a third of the selection changes each time. So
+// many heads take turns.
 void UpdateResidency(benchmark::State& state) {
-  HeadResidency residency;
-  residency.Reset(16384);
-  residency.Resize(4096);
+  std::vector<HeadResidency> heads(state.range(0));
+  for (HeadResidency& head : heads) {
+    head.Reset(32768);
+    head.Resize(8192);
+  }
   std::vector<std::vector<uint32_t>> selections(16);
   std::mt19937 random(2);
   for (auto& selection : selections) {
-    for (uint32_t p = 4; p < 16000; ++p) {
-      if (p % 12 == 0 || random() % 24 == 0) selection.push_back(p);
+    for (uint32_t p = 4; p < 32000; ++p) {
+      if (p % 24 == 0 || random() % 48 == 0) selection.push_back(p);
     }
     selection.resize(1950);
   }
@@ -133,11 +136,13 @@ void UpdateResidency(benchmark::State& state) {
   HeadDelta delta;
   size_t i = 0;
   for (auto _ : state) {
-    residency.Update(kernels, selections[i++ % selections.size()], 16384, 128, scratch, &delta);
+    const auto position = 32000 + static_cast<uint32_t>(i / heads.size() % 700);
+    heads[i % heads.size()].Update(kernels, selections[position % selections.size()], position, 128, scratch, &delta);
+    ++i;
     benchmark::DoNotOptimize(delta.streamed.data());
   }
 }
-BENCHMARK(UpdateResidency)->Unit(benchmark::kMicrosecond);
+BENCHMARK(UpdateResidency)->Arg(1)->Arg(320)->Arg(2500)->ArgName("heads")->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace winnow

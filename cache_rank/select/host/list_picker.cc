@@ -146,6 +146,7 @@ void ListPicker::PickCandidates(ListHeads heads, std::vector<uint32_t>* selected
     SelectMassOfScored(head_.kernels,
                        {.softmaxes = candidates_,
                         .importance = importance,
+                        .importance_is_mass = head_.sums_softmaxes && spec_.stop_rule == StopRule::kEstimate,
                         .first = first,
                         .last = last,
                         .held = scratch_.held.data(),

@@ -36,26 +36,31 @@ void LoopHelp::Loop::Run(size_t count, absl::FunctionRef<void(size_t)> body) {
   }
 }
 
-bool LoopHelp::Loop::Join() {
+bool LoopHelp::Loop::Join(uint32_t most_inside) {
   uint32_t control = control_.load(std::memory_order_relaxed);
-  if ((control & kOpen) == 0 || next_.load(std::memory_order_relaxed) >= count_.load(std::memory_order_relaxed)) {
-    return false;
-  }
+  if ((control & kOpen) == 0 || (control & kInside) > most_inside) return false;
+  if (next_.load(std::memory_order_relaxed) >= count_.load(std::memory_order_relaxed)) return false;
   if (!control_.compare_exchange_strong(control, control + 1, std::memory_order_acq_rel)) return false;
   RunParts();
   control_.fetch_sub(1, std::memory_order_release);
   return true;
 }
 
-void LoopHelp::Help() {
-  helping_.fetch_add(1, std::memory_order_relaxed);
-  for (int looks = 1; tasks_left_.load(std::memory_order_acquire) > 0; ++looks) {
+// Loops that nobody helps with come first, so that tasks end at about the same time.
+bool LoopHelp::JoinAny() {
+  for (const uint32_t most_inside : {0u, Loop::kInside - 1}) {
     for (int worker = 0; worker < num_workers_; ++worker) {
-      if (loops_[worker].Join()) looks = 0;
+      if (loops_[worker].Join(most_inside)) return true;
     }
+  }
+  return false;
+}
+
+void LoopHelp::Help() {
+  for (int looks = 1; tasks_left_.load(std::memory_order_acquire) > 0; ++looks) {
+    if (JoinAny()) looks = 0;
     if (looks % kLooks == 0) sched_yield();
   }
-  helping_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 }  // namespace winnow

@@ -19,15 +19,16 @@ class LoopHelp {
   // A worker's own loops, one at a time.
   class alignas(64) Loop {
    public:
-    // Whether it is worth while to cut a loop into parts now.
-    bool has_help() const { return help_->helping_.load(std::memory_order_relaxed) > 0; }
+    // Whether it is worth while to cut a loop into parts now: there are workers without a task, or they are about to
+    // come.
+    bool has_help() const { return help_->has_idle_workers(); }
     // Calls body(i) once for each i < count, in any order and on any thread; returns when all calls have.
     void Run(size_t count, absl::FunctionRef<void(size_t)> body);
 
    private:
     friend class LoopHelp;
-    // Takes part; false when the loop is not under way, or nothing of it is left.
-    bool Join();
+    // Takes part; false when the loop is not under way, nothing of it is left, or more helpers than that are inside.
+    bool Join(uint32_t most_inside);
     void RunParts();
 
     // Number of the loop (16 bits), open bit, helpers inside (15 bits). What describes the loop changes only while it
@@ -51,10 +52,15 @@ class LoopHelp {
   void Help();
 
  private:
+  bool JoinAny();
+  bool has_idle_workers() const {
+    const int left = tasks_left_.load(std::memory_order_relaxed);
+    return left > 0 && left < num_workers_;
+  }
+
   const int num_workers_;
   const std::unique_ptr<Loop[]> loops_;
   alignas(64) std::atomic<int> tasks_left_{0};
-  std::atomic<int> helping_{0};
 };
 
 }  // namespace winnow

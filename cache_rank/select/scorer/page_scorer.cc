@@ -21,6 +21,12 @@ PageUnits ReducePages(const float* importance, uint32_t page_tokens, uint32_t un
   const PageUnits reduced{units, unit_tokens, first_row, last_row};
   const uint32_t pages_per_unit = unit_tokens / page_tokens;
   const uint32_t pages = last_row / page_tokens;
+  if (pages_per_unit == 1) {
+    for (uint32_t unit = reduced.begin(); unit < reduced.end(); ++unit) {
+      units[unit] = unit < pages ? importance[unit] : std::numeric_limits<float>::max();
+    }
+    return reduced;
+  }
   for (uint32_t unit = reduced.begin(); unit < reduced.end(); ++unit) {
     const uint32_t first = unit * pages_per_unit, last = std::min(first + pages_per_unit, pages);
     units[unit] =

@@ -26,31 +26,28 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
           .groups = keys.groups};
 }
 
-// Keys that one thread of several scores: a quarter of them, so that a thread that comes late leaves the others little
-// to wait for, and no fewer than pay for laying out the queries once more.
-uint32_t KeysOfPart(uint32_t num_keys) {
-  constexpr uint32_t kLeast = 512, kParts = 4;
-  return std::max(kLeast, (num_keys / kParts / kLeast + 1) * kLeast);
-}
+// Keys that one thread of several scores: few, so that threads end at about the same time, and no fewer than pay for
+// laying out the queries once more and for the first keys, which nothing has prefetched.
+constexpr uint32_t kKeysOfPart = 512;
 
 void ScoreInParts(const KernelTable& kernels, const KeyScoreParams& all, LoopHelp::Loop& help) {
-  const auto num_keys = static_cast<uint32_t>(all.num_keys), of_part = KeysOfPart(num_keys);
-  help.Run((num_keys + of_part - 1) / of_part, [&](size_t part) {
-    const uint32_t first = static_cast<uint32_t>(part) * of_part;
+  const auto num_keys = static_cast<uint32_t>(all.num_keys);
+  help.Run((num_keys + kKeysOfPart - 1) / kKeysOfPart, [&](size_t part) {
+    const uint32_t first = static_cast<uint32_t>(part) * kKeysOfPart;
     KeyScoreParams params = all;
     if (all.groups == nullptr) {
       params.tiles += first / kBlockTokens;
     } else {
       params.groups += first / kKeyGroup;
     }
-    params.num_keys = static_cast<int>(std::min(of_part, num_keys - first));
+    params.num_keys = static_cast<int>(std::min(kKeysOfPart, num_keys - first));
     params.scores += first;
     kernels.key_score(params);
   });
 }
 
 bool PaysInParts(const KeyTable& keys, const LoopHelp::Loop* help) {
-  return help != nullptr && KeysOfPart(keys.num_keys) < keys.num_keys && help->has_help();
+  return help != nullptr && keys.num_keys > kKeysOfPart && help->has_help();
 }
 
 }  // namespace
@@ -127,15 +124,21 @@ void SumSoftmaxes(const KernelTable& kernels, const Softmaxes& softmaxes, uint32
 void AggregateScores(GroupAggregation aggregation, Scores scores, int num_queries, uint32_t first, uint32_t last,
                      float* importance) {
   constexpr float kLeast = std::numeric_limits<float>::lowest();
-  for (uint32_t j = first; j < last; ++j) {
-    float value = scores.row(0)[j];
-    for (int q = 1; q < num_queries; ++q) {
-      const float score = scores.row(q)[j];
-      value = aggregation == GroupAggregation::kMax ? std::max(value, score) : value + score;
+  std::copy(scores.row(0) + first, scores.row(0) + last, importance + first);
+  // Query by query, in loops that vectors do.
+  for (int q = 1; q < num_queries; ++q) {
+    const float* const row = scores.row(q);
+    if (aggregation == GroupAggregation::kMax) {
+      for (uint32_t j = first; j < last; ++j) importance[j] = std::max(importance[j], row[j]);
+    } else {
+      for (uint32_t j = first; j < last; ++j) importance[j] += row[j];
     }
-    if (aggregation == GroupAggregation::kMean) value /= static_cast<float>(num_queries);
-    // Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's
-    // output is lost anyway.
+  }
+  const float count = aggregation == GroupAggregation::kMean ? static_cast<float>(num_queries) : 1;
+  // Overflowed projections give infinite or NaN scores; selection stays defined (and deterministic), the model's output
+  // is lost anyway.
+  for (uint32_t j = first; j < last; ++j) {
+    const float value = importance[j] / count;
     importance[j] = std::isnan(value) ? kLeast : value;
   }
 }
