@@ -95,6 +95,9 @@ class DecodeKv {
   // True when AwaitSlots(layer) needs nothing that Publish(layer) sends. A pass may then call it first, if it has
   // written the layer's rows to their places itself.
   virtual bool SlotsComeFirst(int /*layer*/) const { return false; }
+  // A little of what is to be done before the step ends, while there is nothing better to do; false when nothing is
+  // left.
+  virtual bool WorkMeanwhile() { return false; }
   // Takes what has come of the slots, without waiting: true when AwaitSlots(layer) would return at once.
   virtual bool PollSlots(int /*layer*/) { return true; }
   // Where the rows of this step live in the slots' memory: [num_layers, num_rows, heads.count] of those kv heads; those

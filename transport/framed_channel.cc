@@ -86,13 +86,14 @@ absl::Status FramedChannel::Post(const wire::FrameHeader& header, SendBuffer buf
         absl::StrCat("frames of type ", static_cast<int>(header.type), " cannot be posted"));
   }
   WINNOW_CHECK(static_cast<Block*>(buffer.owner())->pool == pool_);  // else it is another channel's buffer
+  const std::optional<uint32_t> known_checksum = buffer.checksum();
   BlockPtr block(static_cast<Block*>(buffer.Release()));
   const size_t bytes = block->payload_bytes;
   window_->Sent(bytes);
   block->window.reset();
   block->header = header;
   block->header.frame_number = ++last_sent_frame_;
-  Seal(*block);
+  Seal(*block, known_checksum.has_value() ? PayloadChecksum(*known_checksum) : transport_.checksum());
 
   PostFault fault = PostFault::kNone;
   if (transport_.faults()) fault = transport_.faults()(block->header, block->bytes());
@@ -163,12 +164,12 @@ absl::Status FramedChannel::SealBy(const LinkProtection& protection, FrameSeal::
   return absl::OkStatus();
 }
 
-void FramedChannel::Seal(Block& block) {
+void FramedChannel::Seal(Block& block, const PayloadChecksum& checksum) {
   FinishHeader(block.header);
   if (seal_ != nullptr) {
-    seal_->Seal(block.header, block.bytes(), transport_.checksum());
+    seal_->Seal(block.header, block.bytes(), checksum);
   } else {
-    SealFrame(block.header, block.bytes(), transport_.checksum());
+    SealFrame(block.header, block.bytes(), checksum);
   }
 }
 
@@ -192,7 +193,7 @@ void FramedChannel::SendCredit(const Consumption& consumption) {
   header.frame_number = ++last_sent_credit_;
   header.plan = consumption.bytes.load(std::memory_order_relaxed);
   header.sequence_id = consumption.frames.load(std::memory_order_relaxed);
-  Seal(*block);
+  Seal(*block, transport_.checksum());
   if (const absl::Status sent = Send(std::move(block)); !sent.ok()) Fail(Annotate(sent, "return of credit"));
 }
 
@@ -209,6 +210,11 @@ void FramedChannel::Arrived(BlockPtr block) {
   if (failed_.ok()) arrived_.push_back(std::move(block));
 }
 
+bool FramedChannel::DefersPayloadCheck(const Block& block) const {
+  const bool is_pinned = block.memory != nullptr && block.memory->is_pinned();
+  return is_pinned && transport_.DefersPayloadCheck(block.header) && !(seal_ != nullptr && seal_->encrypts());
+}
+
 absl::Status FramedChannel::Check(Block& block) {
   const wire::FrameHeader& header = block.header;
   const bool from_peer = IsFromPeer(header);
@@ -220,7 +226,9 @@ absl::Status FramedChannel::Check(Block& block) {
     return absl::DataLossError(
         absl::StrCat(credit ? "credit " : "frame ", header.frame_number, " arrived where ", due, " was due"));
   }
-  const PayloadChecksum& checksum = transport_.checksum();
+  // Of a payload that is checked later the checksum is believed.
+  const bool deferred = DefersPayloadCheck(block);
+  const PayloadChecksum checksum = deferred ? PayloadChecksum(header.payload_crc32c) : transport_.checksum();
   return seal_ != nullptr ? seal_->Open(header, block.bytes(), checksum)
                           : CheckFramePayload(header, block.bytes(), checksum);
 }
@@ -248,7 +256,10 @@ std::optional<ReceivedFrame> FramedChannel::NextFrame() {
     const std::span<const std::byte> payload = block->bytes();
     const wire::FrameHeader header = block->header;
     const bool is_pinned = block->memory != nullptr && block->memory->is_pinned();
-    return ReceivedFrame(header, payload, block.release(), ReleaseReceived, is_pinned);
+    const bool deferred = DefersPayloadCheck(*block);
+    ReceivedFrame frame(header, payload, block.release(), ReleaseReceived, is_pinned);
+    if (deferred) frame.LeavePayloadUnchecked();
+    return frame;
   }
   return std::nullopt;
 }

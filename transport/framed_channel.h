@@ -80,7 +80,9 @@ class FramedChannel : public Channel {
   // Makes the seal of this end, for all frames to come.
   absl::Status SealBy(const LinkProtection& protection, FrameSeal::End end);
   // Fills in what is left of a header, and makes the frame one that the peer takes.
-  void Seal(Block& block);
+  void Seal(Block& block, const PayloadChecksum& checksum);
+  // Whether the block's payload is checked by whoever it is delivered to.
+  bool DefersPayloadCheck(const Block& block) const;
   // OK to deliver; NOT_FOUND for a stray; DATA_LOSS. Where payloads are encrypted, decrypts the block's.
   absl::Status Check(Block& block);
   absl::Status TakeCredit(const wire::FrameHeader& header);

@@ -4,6 +4,7 @@
 #include <random>
 
 #include "common/base/check.h"
+#include "transport/wire/wire_check.h"
 
 namespace winnow {
 
@@ -43,6 +44,12 @@ FramedChannel* FramedTransport::Find(uint32_t channel) const {
 void FramedTransport::NoteRefused(bool stray, const absl::Status& why) {
   ++(stray ? counters_.stray_frames : counters_.bad_frames);
   if (options_.on_refused_frame) options_.on_refused_frame(stray, why);
+}
+
+absl::Status FramedTransport::CheckPayload(const ReceivedFrame& frame) {
+  absl::Status status = CheckFramePayload(frame.header(), frame.payload(), checksum_);
+  if (!status.ok()) NoteRefused(/*stray=*/false, status);
+  return status;
 }
 
 int FramedTransport::DeliverArrived() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -21,6 +22,8 @@ class FramedTransport : public Transport {
   TransportCounters counters() const override { return counters_; }
   DataPlaneMode data_plane_mode() const override { return options_.data_plane_mode; }
   void UseThreads(ParallelFor threads) override { checksum_ = PayloadChecksum(std::move(threads)); }
+  void DeferPayloadChecks(wire::FrameType type) override { deferred_ = type; }
+  absl::Status CheckPayload(const ReceivedFrame& frame) override;
 
   // For channels.
   void Add(FramedChannel& channel);
@@ -29,6 +32,9 @@ class FramedTransport : public Transport {
   const LinkFaults& faults() const { return faults_; }
   const PayloadChecksum& checksum() const { return checksum_; }
   TransportCounters& mutable_counters() { return counters_; }
+  bool DefersPayloadCheck(const wire::FrameHeader& header) const {
+    return deferred_ == header.type && header.phase == wire::Phase::kRefine;
+  }
   // A frame is not delivered: a stray one was dropped, another one fails its channel.
   void NoteRefused(bool stray, const absl::Status& why);
   void NoteRoom() { room_ = true; }
@@ -51,6 +57,7 @@ class FramedTransport : public Transport {
   const LinkFaults faults_;
   FrameHandler handler_;
   PayloadChecksum checksum_;
+  std::optional<wire::FrameType> deferred_;
   TransportCounters counters_;
   std::vector<FramedChannel*> channels_;
   std::unordered_map<uint32_t, FramedChannel*> by_id_;

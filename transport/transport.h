@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,7 +27,8 @@
 //   RESOURCE_EXHAUSTED when the window is used up; the caller makes progress and tries again. A frame is consumed when
 //   its ReceivedFrame is destroyed.
 // - Integrity: magic, version, channel, frame number, size, header checksum and payload checksum (CRC32C) are checked
-//   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered.
+//   before delivery. A bad frame fails its channel with DATA_LOSS and is counted; it is never delivered. The handler
+//   may take over the check of payloads (DeferPayloadChecks).
 // - Protection: on a channel with a key (DecideProtection, TakeProtection) a tag is checked, too, and in place of the
 //   payload's checksum where it covers the payload. What does not carry the numbers of the channel and its peer is no
 //   frame of the link, whatever else it is: it is dropped and counted, and disturbs nothing.
@@ -65,12 +67,16 @@ class SendBuffer {
     payload_ = std::exchange(other.payload_, {});
     owner_ = std::exchange(other.owner_, nullptr);
     release_ = std::exchange(other.release_, nullptr);
+    checksum_ = std::exchange(other.checksum_, std::nullopt);
     return *this;
   }
   ~SendBuffer() { Reset(); }
 
   // 64-byte aligned, of the size that was asked for; contents unspecified.
   std::span<std::byte> payload() const { return payload_; }
+  // The payload's CRC-32C, where whoever filled it knows it from what it is made of: Post does not read it once more.
+  void set_checksum(uint32_t crc32c) { checksum_ = crc32c; }
+  std::optional<uint32_t> checksum() const { return checksum_; }
   // For transports: what they made it with, taken out, so that the destructor does nothing.
   void* Release() {
     release_ = nullptr;
@@ -87,10 +93,11 @@ class SendBuffer {
   std::span<std::byte> payload_;
   void* owner_ = nullptr;
   void (*release_)(void*, std::byte*) = nullptr;
+  std::optional<uint32_t> checksum_;
 };
 
-// A frame that has arrived and passed its checks. The payload is 64-byte aligned and lives as long as this object;
-// destroying it returns the sender's window.
+// A frame that has arrived and passed its checks, but perhaps that of its payload. The payload is 64-byte aligned and
+// lives as long as this object; destroying it returns the sender's window.
 class ReceivedFrame {
  public:
   ReceivedFrame() = default;
@@ -103,6 +110,7 @@ class ReceivedFrame {
     header_ = other.header_;
     payload_ = std::exchange(other.payload_, {});
     is_pinned_ = other.is_pinned_;
+    payload_is_checked_ = other.payload_is_checked_;
     owner_ = std::exchange(other.owner_, nullptr);
     release_ = std::exchange(other.release_, nullptr);
     return *this;
@@ -113,6 +121,9 @@ class ReceivedFrame {
   std::span<const std::byte> payload() const { return payload_; }
   // The GPUs of this process read the payload where it lies.
   bool is_pinned() const { return is_pinned_; }
+  // False: nothing that follows from the payload may leave before Transport::CheckPayload has passed it.
+  bool payload_is_checked() const { return payload_is_checked_; }
+  void LeavePayloadUnchecked() { payload_is_checked_ = false; }
 
  private:
   void Reset() {
@@ -122,6 +133,7 @@ class ReceivedFrame {
   wire::FrameHeader header_{};
   std::span<const std::byte> payload_;
   bool is_pinned_ = false;
+  bool payload_is_checked_ = true;
   void* owner_ = nullptr;
   void (*release_)(void*, const std::byte*, size_t) = nullptr;
 };
@@ -181,6 +193,11 @@ class Transport {
   // Threads of whoever uses the transport, by which checksums of long payloads are worked out from now on. They are
   // there for as long as it makes progress or posts.
   virtual void UseThreads(ParallelFor) {}
+  // From now on payloads of such frames of steps are delivered unchecked where they lie in memory that GPUs read
+  // (ReceivedFrame::is_pinned): a GPU may fetch them while the handler's thread has nothing better to do than to check.
+  virtual void DeferPayloadChecks(wire::FrameType) {}
+  // DATA_LOSS when a payload that was left unchecked is not what was sent: the channel is to be closed.
+  virtual absl::Status CheckPayload(const ReceivedFrame&) { return absl::OkStatus(); }
   // A channel that is not connected yet. It must be destroyed before its transport.
   virtual absl::StatusOr<std::unique_ptr<Channel>> NewChannel() = 0;
 

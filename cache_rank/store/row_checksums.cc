@@ -23,7 +23,12 @@ absl::StatusOr<std::unique_ptr<RowChecksums>> RowChecksums::Create(size_t blocks
 }
 
 RowChecksums::RowChecksums(uint32_t* checksums, size_t blocks, size_t row_bytes)
-    : checksums_(checksums), blocks_(blocks), row_bytes_(row_bytes), num_rows_(new uint8_t[blocks]()) {}
+    : checksums_(checksums),
+      blocks_(blocks),
+      row_bytes_(row_bytes),
+      shift_by_row_(row_bytes),
+      shift_by_block_(row_bytes * kBlockTokens),
+      num_rows_(new uint8_t[blocks]()) {}
 
 RowChecksums::~RowChecksums() {
   munmap(checksums_, blocks_ * kBlockTokens * sizeof(uint32_t));

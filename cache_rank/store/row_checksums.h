@@ -6,6 +6,7 @@
 
 #include "common/base/kv_layout.h"
 #include "common/base/status.h"
+#include "transport/wire/crc32c_shift.h"
 
 namespace winnow {
 
@@ -39,6 +40,12 @@ class RowChecksums {
     return FindDamaged(block, row, 1, bytes) == row + 1;
   }
   size_t row_bytes() const { return row_bytes_; }
+  // The checksum of something and so many rows behind it, from theirs.
+  uint32_t Join(uint32_t before, uint32_t of_rows, size_t num_rows = 1) const {
+    for (; num_rows >= kBlockTokens; num_rows -= kBlockTokens) before = shift_by_block_(before);
+    for (; num_rows > 0; --num_rows) before = shift_by_row_(before);
+    return before ^ of_rows;
+  }
 
  private:
   RowChecksums(uint32_t* checksums, size_t blocks, size_t row_bytes);
@@ -47,6 +54,7 @@ class RowChecksums {
   uint32_t* const checksums_;  // [blocks][kBlockTokens]
   const size_t blocks_;
   const size_t row_bytes_;
+  const Crc32cShift shift_by_row_, shift_by_block_;
   const std::unique_ptr<uint8_t[]> num_rows_;  // [blocks]
 };
 

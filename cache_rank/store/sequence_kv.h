@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "cache_rank/index/index_layout.h"
 #include "cache_rank/index/page_indexer.h"
 #include "cache_rank/store/damage.h"
@@ -28,6 +29,14 @@ struct WantedRows {
   int head = 0;
   std::span<const uint32_t> positions;
   std::byte* out = nullptr;
+  // [parts()] filled with the CRC-32C of each kRowsOfPart rows at `out`, which are read for their own checksums anyway;
+  // null: nobody wants them.
+  uint32_t* checksums = nullptr;
+
+  // Rows that one thread of several takes. They lie apart: each of them is a wait for memory, so that threads pay
+  // sooner than for neighbours.
+  static constexpr size_t kRowsOfPart = 32;
+  size_t parts() const { return (positions.size() + kRowsOfPart - 1) / kRowsOfPart; }
 };
 
 // The rows of one sequence and the index of their keys: the blocks of each (layer, kv head) (HeadBlocks).
@@ -96,9 +105,16 @@ class SequenceKv {
   void CopyRows(int layer, int head, uint32_t first, uint32_t count, std::byte* out) const;
   // Of all kv heads of a layer, [num_kv_heads][count] rows, by the threads of `team`, where there is one and one tier.
   void CopyLayerRows(int layer, uint32_t first, uint32_t count, std::byte* out, Executor* team) const;
-  // Copies rows of lists of sequences of one pool: those that selections want. By the threads of `team`, where there is
-  // one and one tier.
-  static void GatherRows(std::span<const WantedRows> wanted, Executor* team);
+  // Copies rows of lists of sequences of one pool: those that selections want, one list after the other. By the threads
+  // of `team`, where there is one and one tier. gathered(list, parts, worker) is called on the thread that has done so
+  // many parts of a list; worker 0 is the caller.
+  using OnGathered = absl::FunctionRef<void(size_t list, size_t parts, int worker)>;
+  static void GatherRows(std::span<const WantedRows> wanted, Executor* team, OnGathered gathered);
+  static void GatherRows(std::span<const WantedRows> wanted, Executor* team) {
+    GatherRows(wanted, team, [](size_t, size_t, int) {});
+  }
+  // The CRC-32C of what has the checksum `before`, followed by the rows that were gathered to `rows`.
+  static uint32_t JoinChecksums(uint32_t before, const WantedRows& rows);
   // row_blocks() of the layer hold all its rows: with two tiers the newest ones may be on their way. Data-plane thread.
   void SettleRows(int layer) const { Settle(layer, rows_[layer]); }
   // The same of its rows below `end`; false when some of them are not there, or were given back.
@@ -159,7 +175,7 @@ class SequenceKv {
   void IndexPageInto(const HeadBlocks& head, uint32_t page, std::byte* bounds, std::byte* cuboids) const;
   // Compares rows that were copied to `out` with their checksums.
   void CheckCopied(int layer, int head, const KvBlock& block, uint32_t position, uint32_t count, std::byte* out) const;
-  void CheckGathered(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const;
+  void CheckGathered(const WantedRows& wanted) const;
   // A copy in the fast tier may be damaged where the row in the large one is not.
   bool ReadAgain(const KvBlock& block, uint32_t row, std::byte* out) const;
   IndexCheck MendTile(size_t list, size_t b, std::vector<std::byte>& scratch);

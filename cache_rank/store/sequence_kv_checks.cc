@@ -31,11 +31,14 @@ void SequenceKv::CheckCopied(int layer, int head, const KvBlock& block, uint32_t
   }
 }
 
-void SequenceKv::CheckGathered(int layer, int head, std::span<const uint32_t> positions, std::byte* out) const {
-  constexpr size_t kPart = 32;
-  const BlockList& blocks = list(layer, head).rows;
+void SequenceKv::CheckGathered(const WantedRows& wanted) const {
+  constexpr size_t kPart = WantedRows::kRowsOfPart;
+  const BlockList& blocks = list(wanted.layer, wanted.head).rows;
   const RowChecksums& checksums = pool_->checksums();
   const size_t row_bytes = layout_.row_bytes();
+  std::span<const uint32_t> positions = wanted.positions;
+  std::byte* out = wanted.out;
+  uint32_t* of_part = wanted.checksums;
   std::array<uint32_t, kPart> written, now;
   for (; !positions.empty(); positions = positions.subspan(std::min(kPart, positions.size()))) {
     const size_t count = std::min(kPart, positions.size());
@@ -47,11 +50,26 @@ void SequenceKv::CheckGathered(int layer, int head, std::span<const uint32_t> po
       const uint32_t position = positions[i];
       if (written[i] != now[i] &&
           !ReadAgain(blocks[position / kBlockTokens], position % kBlockTokens, out + i * row_bytes)) {
-        NoteDamage({layer, head, position});
+        NoteDamage({wanted.layer, wanted.head, position});
       }
     }
     out += count * row_bytes;
+    if (of_part == nullptr) continue;
+    // Of a damaged row's bytes it is wrong: nothing that was read of the sequence leaves.
+    uint32_t joined = written[0];
+    for (size_t i = 1; i < count; ++i) joined = checksums.Join(joined, written[i]);
+    *of_part++ = joined;
   }
+}
+
+uint32_t SequenceKv::JoinChecksums(uint32_t before, const WantedRows& rows) {
+  size_t left = rows.positions.size();
+  for (size_t part = 0; part < rows.parts(); ++part) {
+    const size_t count = std::min(WantedRows::kRowsOfPart, left);
+    before = rows.kv->pool_->checksums().Join(before, rows.checksums[part], count);
+    left -= count;
+  }
+  return before;
 }
 
 bool SequenceKv::CheckRows(int layer, int head, uint32_t first, uint32_t end) const {

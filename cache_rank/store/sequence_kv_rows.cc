@@ -9,12 +9,6 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kManyCopiedRows = 2 * kBlockTokens;
-// A part of rows that lie apart: each of them is a wait for memory, so that threads pay sooner than for neighbours.
-constexpr size_t kScatteredRows = 32;
-
-size_t PartsOf(const WantedRows& wanted) {
-  return (wanted.positions.size() + kScatteredRows - 1) / kScatteredRows;
-}
 
 }  // namespace
 
@@ -58,44 +52,58 @@ void SequenceKv::CopyLayerRows(int layer, uint32_t first, uint32_t count, std::b
   });
 }
 
-void SequenceKv::GatherRows(std::span<const WantedRows> wanted, Executor* team) {
+void SequenceKv::GatherRows(std::span<const WantedRows> wanted, Executor* team, OnGathered gathered) {
   size_t rows = 0, parts = 0;
   for (const WantedRows& of_list : wanted) {
     rows += of_list.positions.size();
-    parts += PartsOf(of_list);
+    parts += of_list.parts();
   }
   if (rows == 0) return;
   const SequenceKv& any = *wanted[0].kv;
   if (team == nullptr || any.pool_->tiers() != nullptr || rows < kManyCopiedRows) {
-    for (const WantedRows& of_list : wanted) of_list.kv->Gather(of_list);
+    for (size_t list = 0; list < wanted.size(); ++list) {
+      wanted[list].kv->Gather(wanted[list]);
+      if (!wanted[list].positions.empty()) gathered(list, wanted[list].parts(), /*worker=*/0);
+    }
     return;
   }
-  ParallelForOn(*any.kernels_, *team)(parts, [&](size_t part) {
-    const WantedRows* of_list = wanted.data();
-    for (; part >= PartsOf(*of_list); ++of_list) part -= PartsOf(*of_list);
-    WantedRows some = *of_list;
-    const size_t first = part * kScatteredRows;
-    some.positions = some.positions.subspan(first, std::min(kScatteredRows, some.positions.size() - first));
-    some.out += first * some.kv->layout_.row_bytes();
-    some.kv->Gather(some);
-  });
+  struct Loop {
+    std::span<const WantedRows> wanted;
+    OnGathered gathered;
+  } loop{wanted, gathered};
+  any.kernels_->parallel_for(
+      *team, static_cast<int>(parts),
+      [](void* context, int index, int worker) {
+        const Loop& of = *static_cast<const Loop*>(context);
+        size_t list = 0, part = static_cast<size_t>(index);
+        for (; part >= of.wanted[list].parts(); ++list) part -= of.wanted[list].parts();
+        WantedRows some = of.wanted[list];
+        const size_t first = part * WantedRows::kRowsOfPart;
+        some.positions =
+            some.positions.subspan(first, std::min(WantedRows::kRowsOfPart, some.positions.size() - first));
+        some.out += first * some.kv->layout_.row_bytes();
+        if (some.checksums != nullptr) some.checksums += part;
+        some.kv->Gather(some);
+        of.gathered(list, 1, worker);
+      },
+      &loop);
 }
 
 void SequenceKv::Gather(const WantedRows& wanted) const {
-  const auto [kv, layer, head, positions, out] = wanted;
+  const std::span<const uint32_t> positions = wanted.positions;
   if (positions.empty()) return;
-  const BlockList& blocks = list(layer, head).rows;
+  const BlockList& blocks = list(wanted.layer, wanted.head).rows;
   if (RowTiers* const tiers = pool_->tiers()) {
-    Settle(layer, positions.back() + 1);
-    loaded_rows_ += tiers->Gather(blocks, rows_[layer] / kBlockTokens, positions, out);
+    Settle(wanted.layer, positions.back() + 1);
+    loaded_rows_ += tiers->Gather(blocks, rows_[wanted.layer] / kBlockTokens, positions, wanted.out);
   } else {
     kernels_->gather_rows({.blocks = blocks.rows(),
                            .positions = positions.data(),
                            .num_rows = static_cast<uint32_t>(positions.size()),
                            .row_bytes = layout_.row_bytes(),
-                           .out = out});
+                           .out = wanted.out});
   }
-  CheckGathered(layer, head, positions, out);
+  CheckGathered(wanted);
 }
 
 }  // namespace winnow

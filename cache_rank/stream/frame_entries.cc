@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "common/base/check.h"
+#include "transport/wire/crc32c.h"
 
 namespace winnow {
 namespace {
@@ -102,22 +103,16 @@ size_t DeltaPartEnd(size_t offset, const DeltaPart& part) {
   return RowsOffset(offset, selected, members, part.rows, part.tells_positions, local) + part.RowBytes();
 }
 
-size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, Executor* team) {
-  size_t offset = 0;
-  std::vector<WantedRows> rows;
-  rows.reserve(parts.size());
-  for (const DeltaPart& part : parts) {
-    WriteNumbers(part, payload, &offset);
-    const std::span<const uint32_t> positions(part.delta->streamed_positions);
-    rows.push_back({.kv = part.kv,
-                    .layer = part.layer,
-                    .head = part.kv_head,
-                    .positions = positions.subspan(part.first, part.rows),
-                    .out = payload + offset});
-    offset += part.RowBytes();
-  }
-  SequenceKv::GatherRows(rows, team);
-  return offset;
+WantedRows WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset) {
+  WriteNumbers(part, payload, offset);
+  const std::span<const uint32_t> positions(part.delta->streamed_positions);
+  const WantedRows rows{.kv = part.kv,
+                        .layer = part.layer,
+                        .head = part.kv_head,
+                        .positions = positions.subspan(part.first, part.rows),
+                        .out = payload + *offset};
+  *offset += part.RowBytes();
+  return rows;
 }
 
 void DeltaFrame::Clear() {
@@ -156,8 +151,31 @@ bool DeltaFrame::has_damage() const {
   return std::any_of(parts_.begin(), parts_.end(), [](const DeltaPart& part) { return part.kv->is_damaged(); });
 }
 
-void DeltaFrame::Write(std::byte* payload, Executor* team) const {
-  WINNOW_CHECK(WriteDeltaParts(parts_, payload, team) == bytes_);
+std::span<const WantedRows> DeltaFrame::Write(std::byte* payload) {
+  size_t offset = 0, checksums = 0;
+  wanted_.clear();
+  for (const DeltaPart& part : parts_) {
+    wanted_.push_back(WriteDeltaPart(part, payload, &offset));
+    checksums += wanted_.back().parts();
+  }
+  WINNOW_CHECK(offset == bytes_);
+  checksums_.resize(checksums);
+  uint32_t* next = checksums_.data();
+  for (WantedRows& rows : wanted_) {
+    rows.checksums = next;
+    next += rows.parts();
+  }
+  return wanted_;
+}
+
+uint32_t DeltaFrame::Checksum(const std::byte* payload) const {
+  uint32_t checksum = 0;
+  const std::byte* next = payload;
+  for (const WantedRows& rows : wanted_) {
+    checksum = SequenceKv::JoinChecksums(Crc32c({next, rows.out}, checksum), rows);
+    next = rows.out + rows.positions.size() * rows.kv->layout().row_bytes();
+  }
+  return checksum;
 }
 
 size_t PartialEntryBytes(const HeadPartial& partial) {

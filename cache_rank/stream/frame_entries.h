@@ -39,15 +39,15 @@ struct DeltaPart {
 
 // Where an entry ends that begins at `offset` or at the next place that is aligned for it.
 size_t DeltaPartEnd(size_t offset, const DeltaPart& part);
-// Writes the entries one behind the other and gathers their rows, all at once, by the threads of `team`, which may be
-// null. Returns where they end.
-size_t WriteDeltaParts(std::span<const DeltaPart> parts, std::byte* payload, Executor* team);
+// Writes the header and index arrays of an entry, and moves `offset` behind its rows. Returns those, to be gathered.
+WantedRows WriteDeltaPart(const DeltaPart& part, std::byte* payload, size_t* offset);
 
 // The entries of one frame. It is filled to `frame_bytes`: small frames let the peer commit while later ones travel.
 // An entry whose arrays alone are larger is a frame of its own, with one row.
 class DeltaFrame {
  public:
   explicit DeltaFrame(size_t frame_bytes) : frame_bytes_(frame_bytes) {}
+  DeltaFrame(DeltaFrame&&) = default;
 
   void Clear();
   // Adds a part whose `first` is set, with all rows from there on or as many as there is room for. False, and nothing
@@ -59,13 +59,18 @@ class DeltaFrame {
   uint64_t rows() const;
   // Of a sequence whose rows go with it.
   bool has_damage() const;
-  // `payload` has room for bytes(). `team`: as WriteDeltaParts.
-  void Write(std::byte* payload, Executor* team) const;
+  // Writes all but the rows to `payload`, which has room for bytes(). Returns these: one for each part, to be gathered.
+  std::span<const WantedRows> Write(std::byte* payload);
+  // The CRC-32C of the payload, once the rows are there: theirs came with them.
+  uint32_t Checksum(const std::byte* payload) const;
 
  private:
   const size_t frame_bytes_;
   std::vector<DeltaPart> parts_;
   size_t bytes_ = 0;
+  // Of Write.
+  std::vector<WantedRows> wanted_;
+  std::vector<uint32_t> checksums_;  // of the parts of each of these
 };
 
 size_t PartialEntryBytes(const HeadPartial& partial);

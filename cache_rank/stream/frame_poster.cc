@@ -55,49 +55,70 @@ const CachedSequence* FramePoster::Owner(const InferenceLink& link, const Outgoi
   return sequence == nullptr || sequence->kv.is_damaged() ? nullptr : sequence;
 }
 
-void FramePoster::FillDeltaFrame(InferenceLink& link) {
-  delta_frame_.Clear();
-  for (size_t i = 0; i < link.outgoing.size(); ++i) {
-    const OutgoingItem& item = link.outgoing.at(i);
-    const OutgoingItem& front = link.outgoing.front();
+void FramePoster::FillDeltaFrame(InferenceLink& link, Place* place, DeltaFrame* frame) {
+  const OutgoingItem& front = link.outgoing.front();
+  while (place->item < link.outgoing.size()) {
+    const OutgoingItem& item = link.outgoing.at(place->item);
     if (item.type != wire::FrameType::kDelta || item.plan != front.plan || item.layer != front.layer) return;
     const CachedSequence* sequence = Owner(link, item);
     if (sequence == nullptr) return;  // dropped when it is at the front
-    const bool added = delta_frame_.Add({.delta = item.delta.get(),
-                                         .kv = &sequence->kv,
-                                         .layer = item.layer - sequence->shard.first_layer,
-                                         .kv_head = item.kv_head - sequence->shard.first_kv_head,
-                                         .kv_head_of_model = item.kv_head,
-                                         .plan_row = item.plan_row,
-                                         .begins = !item.started,
-                                         .first = item.done,
-                                         .tells_positions = sequence->planned.tells_positions});
+    const bool added = frame->Add({.delta = item.delta.get(),
+                                   .kv = &sequence->kv,
+                                   .layer = item.layer - sequence->shard.first_layer,
+                                   .kv_head = item.kv_head - sequence->shard.first_kv_head,
+                                   .kv_head_of_model = item.kv_head,
+                                   .plan_row = item.plan_row,
+                                   .begins = !place->started,
+                                   .first = place->done,
+                                   .tells_positions = sequence->planned.tells_positions});
     if (!added) return;
+    const DeltaPart& part = frame->parts().back();
+    *place = part.ends ? Place{.item = place->item + 1}
+                       : Place{.item = place->item, .started = true, .done = place->done + part.rows};
   }
 }
 
 FramePoster::Outcome FramePoster::PostDeltas(InferenceLink& link) {
-  FillDeltaFrame(link);
-  const std::span<const DeltaPart> parts = delta_frame_.parts();
-  if (parts.empty()) {
+  // What is behind the front has not been begun.
+  Place place{.item = 0, .started = link.outgoing.front().started, .done = link.outgoing.front().done};
+  absl::Status no_buffer;
+  delta_frames_.Clear();
+  while (delta_frames_.size() < DeltaFrames::kMost) {
+    DeltaFrame& frame = delta_frames_.Next();
+    FillDeltaFrame(link, &place, &frame);
+    if (frame.parts().empty()) break;
+    absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(frame.bytes());
+    if (!buffer.ok()) {
+      no_buffer = buffer.status();
+      break;
+    }
+    delta_frames_.Take(*std::move(buffer));
+  }
+  if (delta_frames_.size() == 0) {
+    if (!no_buffer.ok()) return NoBuffer(link, no_buffer);
     outbox_->Pop(link.outgoing);
     return Outcome::kPosted;
   }
-  absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(delta_frame_.bytes());
-  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  delta_frames_.Send(team_, [&](size_t i, SendBuffer buffer) {
+    return PostDeltaFrame(link, delta_frames_.frame(i), std::move(buffer));
+  });
+  return link.failure.ok() ? Outcome::kPosted : Outcome::kBlocked;
+}
+
+bool FramePoster::PostDeltaFrame(InferenceLink& link, const DeltaFrame& frame, SendBuffer buffer) {
+  const std::span<const DeltaPart> parts = frame.parts();
+  if (frame.has_damage()) return false;  // not at all: the next frame leaves that sequence out
   const OutgoingItem& front = link.outgoing.front();
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;
   header.plan = front.plan;
   header.layer_first = front.layer;
   header.row_count = static_cast<uint32_t>(parts.size());
-  delta_frame_.Write(buffer->payload().data(), team_);
-  if (delta_frame_.has_damage()) return Outcome::kPosted;  // not at all: the next frame leaves that sequence out
-  const absl::Status posted = link.channel->Post(header, *std::move(buffer));
+  const absl::Status posted = link.channel->Post(header, std::move(buffer));
   if (!posted.ok()) {
     if (absl::Status failed = link.channel->failed(); !failed.ok()) {
       link.Fail(std::move(failed));
-      return Outcome::kBlocked;
+      return false;
     }
     for (size_t i = 0; i < parts.size(); ++i) {
       const OutgoingItem& item = link.outgoing.at(i);
@@ -109,10 +130,10 @@ FramePoster::Outcome FramePoster::PostDeltas(InferenceLink& link) {
                            .layer = item.layer});
     }
     for (size_t i = 0; i < parts.size(); ++i) outbox_->Pop(link.outgoing);
-    return Outcome::kPosted;
+    return false;
   }
-  metrics_->streamed_rows.Add(delta_frame_.rows());
-  metrics_->streamed_bytes.Add(delta_frame_.rows() * layout_.row_bytes());
+  metrics_->streamed_rows.Add(frame.rows());
+  metrics_->streamed_bytes.Add(frame.rows() * layout_.row_bytes());
   for (const DeltaPart& part : parts) {
     // Finished ones leave the queue one by one, so that the next is at the front.
     OutgoingItem& item = link.outgoing.front();
@@ -120,7 +141,7 @@ FramePoster::Outcome FramePoster::PostDeltas(InferenceLink& link) {
     item.done += part.rows;
     if (part.ends) outbox_->Pop(link.outgoing);
   }
-  return Outcome::kPosted;
+  return true;
 }
 
 uint32_t FramePoster::PostPrefetch(InferenceLink& link, const CachedSequence& sequence, int layer, int kv_head,
@@ -137,7 +158,9 @@ uint32_t FramePoster::PostPrefetch(InferenceLink& link, const CachedSequence& se
                        .tells_positions = sequence.planned.tells_positions};
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateSpare(DeltaPartEnd(0, part));
   if (!buffer.ok()) return 0;
-  WriteDeltaParts({&part, 1}, buffer->payload().data(), team_);
+  size_t offset = 0;
+  const WantedRows rows = WriteDeltaPart(part, buffer->payload().data(), &offset);
+  SequenceKv::GatherRows({&rows, 1}, team_);
   if (sequence.kv.is_damaged()) return 0;
   wire::FrameHeader header{};
   header.type = wire::FrameType::kDelta;

@@ -4,6 +4,7 @@
 
 #include "cache_rank/metrics.h"
 #include "cache_rank/store/sequence_store.h"
+#include "cache_rank/stream/delta_frames.h"
 #include "cache_rank/stream/frame_entries.h"
 #include "cache_rank/stream/inference_link.h"
 #include "cache_rank/stream/outbox.h"
@@ -26,7 +27,7 @@ class FramePoster {
         store_(store),
         outbox_(outbox),
         metrics_(metrics),
-        delta_frame_(frame_bytes) {}
+        delta_frames_(frame_bytes) {}
 
   // Posts what the window admits: of `bulk` a few frames, once nothing else waits.
   void Pump(InferenceLink& link);
@@ -39,9 +40,19 @@ class FramePoster {
   static constexpr size_t kBulkSize = 4;
   enum class Outcome { kPosted, kBlocked };
 
+  // A place in the queue: an item, and how much of it has been sent.
+  struct Place {
+    size_t item = 0;
+    bool started = false;
+    uint32_t done = 0;
+  };
+
   Outcome PostDeltas(InferenceLink& link);
-  // Fills delta_frame_ from the front of the queue; leaves it empty when the front belongs to nobody any more.
-  void FillDeltaFrame(InferenceLink& link);
+  // Fills `frame` from `place` on, which it moves, with deltas of the plan and layer of the queue's front; leaves it
+  // empty when none comes next, or when that belongs to nobody any more.
+  void FillDeltaFrame(InferenceLink& link, Place* place, DeltaFrame* frame);
+  // False: those behind it must wait.
+  bool PostDeltaFrame(InferenceLink& link, const DeltaFrame& frame, SendBuffer buffer);
   Outcome PostPartials(InferenceLink& link);
   Outcome PostWatermarks(InferenceLink& link);
   Outcome PostRefill(InferenceLink& link);
@@ -62,7 +73,7 @@ class FramePoster {
   const SequenceStore* const store_;
   Outbox* const outbox_;
   CacheRankMetrics* const metrics_;
-  DeltaFrame delta_frame_;  // under construction: its parts are those at the front of the queue, in order
+  DeltaFrames delta_frames_;  // under construction: their parts are those at the front of the queue, in order
 };
 
 }  // namespace winnow

@@ -20,7 +20,7 @@ OutgoingItem EntryOf(const CachedSequence& sequence, int layer, int kv_head) {
 }  // namespace
 
 size_t Streamer::FrameBytes(const Options& options, int num_threads) {
-  constexpr size_t kLeast = size_t{256} << 10, kOfThread = size_t{64} << 10;
+  constexpr size_t kLeast = size_t{256} << 10, kOfThread = size_t{32} << 10;
   if (options.frame_bytes > 0) return options.frame_bytes;
   return std::clamp(kOfThread * static_cast<size_t>(num_threads), kLeast, wire::kMaxPayloadBytes);
 }

@@ -26,9 +26,9 @@ struct PrefixRows {
 class Streamer {
  public:
   struct Options {
-    // Payload that a frame is filled to: small frames let the peer commit while later ones travel, large ones give many
-    // threads enough to do. 0: by the number of threads. An entry whose index arrays alone are larger takes up to
-    // wire::kMaxPayloadBytes.
+    // Payload that a frame is filled to: small frames let the peer commit while later ones are gathered, large ones
+    // give it more to do at a time. 0: by the number of threads. An entry whose index arrays alone are larger takes up
+    // to wire::kMaxPayloadBytes.
     size_t frame_bytes = 0;
     size_t max_queued = 4096;  // items
   };

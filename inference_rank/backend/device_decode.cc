@@ -156,7 +156,10 @@ bool DeviceForward::PublishLayer(int layer, DecodeKv& kv) {
   const DecodeStage& stage = decode_stages_[layer % 2];
   const PublishStages::Decode& published = stages_->decode(layer);
   At("waiting for the rows", layer);
-  if (!Take(device_->CheckLaunches()) || !Take(stage.projected->Wait())) return false;
+  if (!Take(device_->CheckLaunches())) return false;
+  while (!stage.projected->HasPassed().value_or(true) && kv.WorkMeanwhile()) {
+  }
+  if (!Take(stage.projected->Wait())) return false;
   mover_->Recycle(stage.moves_before);
   const bool predicts = lookahead_ > 0 && layer + lookahead_ < config_.num_layers;
   kv.Publish({.layer = layer,

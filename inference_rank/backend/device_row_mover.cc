@@ -12,6 +12,8 @@ namespace {
 
 // Rows that are fetched from where they lie are fetched as soon as there are so many.
 constexpr size_t kFetchedTogether = size_t{1} << 20;
+// Marks lie as far apart as slots: they are asked for so many rows before they are needed.
+constexpr size_t kMarksAhead = 24;
 
 }  // namespace
 
@@ -62,6 +64,7 @@ void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_s
   const auto* from = static_cast<const std::byte*>(host_rows);
   if (keep != nullptr) {
     for (size_t i = 0; i < slots.size(); ++i) {
+      if (i + kMarksAhead < slots.size()) __builtin_prefetch(&marks_[slots[i + kMarksAhead] - first_slot], /*rw=*/1);
       MakeRoom();
       AddRow(slots[i] - first_slot, from + i * row_bytes_);
     }

@@ -50,8 +50,13 @@ void SlotListPacker::AddRow(const RowLists& row) {
     const uint32_t copies = row.per_query_head ? input_->heads()[next_list_] : 1;
     std::fill_n(list_space_.begin() + num_lists_, copies, list);
     num_lists_ += copies;
-    std::transform(slots.begin(), slots.end(), selected_space_.begin() + num_selected_,
-                   [this](uint32_t slot) { return slot - first_slot_; });
+    uint32_t* const selected = selected_space_.data() + num_selected_;
+    if (first_slot_ == 0) {
+      std::copy(slots.begin(), slots.end(), selected);
+    } else {
+      std::transform(slots.begin(), slots.end(), selected,
+                     [first = first_slot_](uint32_t slot) { return slot - first; });
+    }
     num_selected_ += count;
     launch.max_count = std::max(launch.max_count, count);
   }

@@ -254,8 +254,13 @@ void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t posit
 void WorkingSet::AppendPool(size_t list, std::span<const uint32_t> indices, std::vector<uint32_t>& slots) const {
   const size_t first = slots.size();
   slots.resize(first + indices.size());
+  // As PoolSlot, without looking up what is the list's for each of thousands of rows.
+  const uint32_t first_index = sink_tokens_ + (by_position_ ? 0 : ring_tokens_);
   std::transform(indices.begin(), indices.end(), slots.begin() + static_cast<ptrdiff_t>(first),
-                 [this, list](uint32_t index) { return PoolSlot(list, index); });
+                 [first_index, pages = &pages_[first_page_[list]], first_slot = first_slot_[list]](uint32_t index) {
+                   const uint32_t logical = first_index + index;
+                   return first_slot + pages[logical / kSlotPageTokens] * kSlotPageTokens + logical % kSlotPageTokens;
+                 });
 }
 
 void WorkingSet::Advance(uint32_t position) {

@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_ASSIGN_OR_RETURN(const ParallelFor threads, rank->HostThreads());
   slots.UseThreads(threads);
   transport->UseThreads(threads);
+  transport->DeferPayloadChecks(wire::FrameType::kDelta);  // to DecodeStep
   Engine::Options engine_options;
   const SchedulingOptions& scheduling = options.scheduling;
   if (scheduling.max_batch_tokens == 1) {

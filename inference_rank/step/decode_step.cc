@@ -235,6 +235,19 @@ void DecodeStep::NoteAwaited() {
   }
 }
 
+bool DecodeStep::CheckFrame() {
+  if (unchecked_.empty()) return false;
+  const UncheckedFrame oldest = std::move(unchecked_.front());
+  unchecked_.pop_front();
+  if (const absl::Status status = transport_.CheckPayload(*oldest.frame); !status.ok()) {
+    ++metrics_.malformed_frames;
+    if (const LinkPlan* part = plans_.Find(*oldest.link)) Poison(*part, status);
+    oldest.link->channel()->Close();
+    oldest.link->MarkDead();
+  }
+  return true;
+}
+
 bool DecodeStep::ReleaseFrames() {
   return rows_.front().sequence->working_set->ReleaseRead();  // all have theirs in one pool
 }
@@ -249,6 +262,8 @@ void DecodeStep::WaitUntil(Span what, int layer, Done done, GiveUp give_up, std:
   const auto start = std::chrono::steady_clock::now();
   while (!done()) {
     NoteAwaited();
+    if (done()) break;
+    if (!unchecked_.empty() && transport_.Progress() == 0 && CheckFrame()) continue;
     if (done()) break;
     transport_.Wait(ReleaseFrames() ? kLongestWait : kFetch, waits_.spin);
     if (std::chrono::steady_clock::now() - start > waits_.timeout) give_up();
@@ -369,7 +384,12 @@ absl::Status DecodeStep::OnDelta(const CacheLink& link, ReceivedFrame frame) {
   const TimelineSpan span(metrics_.timeline, Span::kTakeRows, header.layer_first, plan_, header.row_count);
   const std::span<const std::byte> payload = frame.payload();
   std::shared_ptr<const void> keep;
-  if (frame.is_pinned()) keep = std::make_shared<ReceivedFrame>(std::move(frame));
+  if (frame.is_pinned()) {
+    const bool is_checked = frame.payload_is_checked();
+    const auto held = std::make_shared<const ReceivedFrame>(std::move(frame));
+    if (!is_checked) unchecked_.push_back({part->link, held});
+    keep = held;
+  }
   size_t offset = 0;
   for (uint32_t i = 0; i < header.row_count; ++i) {
     WINNOW_ASSIGN_OR_RETURN(const auto delta, ReadDeltaEntry(payload, layout_.row_bytes(), &offset));
@@ -415,6 +435,8 @@ absl::Status DecodeStep::Commit(int row_index, int layer, const DeltaEntryView& 
 }
 
 void DecodeStep::Finish() {
+  while (CheckFrame()) {
+  }
   active_ = false;
   SendKeptRows();
   metrics_.selection_lookups += step_lookups_;

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <span>
 #include <vector>
@@ -41,13 +42,15 @@ class DecodeStep final : public DecodeKv {
   void Finish();
 
   // A Delta frame of a link (called by the engine's frame handler while the step waits). INVALID_ARGUMENT says what is
-  // malformed: the link cannot be trusted any more. The frame is held until a GPU has fetched its rows.
+  // malformed: the link cannot be trusted any more. The frame is held until a GPU has fetched its rows, and until its
+  // payload has been checked, which is before Finish returns: tokens come of good rows only.
   absl::Status OnDelta(const CacheLink& link, ReceivedFrame frame);
 
   // A Partial frame, likewise.
   absl::Status OnPartial(const CacheLink& link, const ReceivedFrame& frame);
 
   int Lookahead() const override { return lookahead_; }
+  bool WorkMeanwhile() override { return CheckFrame(); }
   bool NeedsHidden(int layer) const override;
   bool SlotsComeFirst(int layer) const override { return layer >= first_ahead_layer_; }
   void PlacesOfRows(HeadRange heads, std::span<void*> places) const override;
@@ -80,6 +83,8 @@ class DecodeStep final : public DecodeKv {
   bool Verified() const;
   // Rows whose link has ended wait no longer; the other links are to be heard of in time.
   void NoteAwaited();
+  // Checks the payload of the oldest frame whose check was left to this; false when there is none.
+  bool CheckFrame();
   // Lets go of frames whose rows have been fetched: they hold the window that others wait for. True when none is left.
   bool ReleaseFrames();
   template <typename Done, typename GiveUp>
@@ -100,6 +105,11 @@ class DecodeStep final : public DecodeKv {
   int lookahead_ = 0;
   int hidden_lookahead_ = 0;   // of residuals that are sent
   int first_ahead_layer_ = 0;  // from it on, deltas come of what earlier layers or plans have sent
+  struct UncheckedFrame {
+    CacheLink* link;
+    std::shared_ptr<const ReceivedFrame> frame;
+  };
+  std::deque<UncheckedFrame> unchecked_;
   uint64_t step_lookups_ = 0;
   uint64_t step_streamed_ = 0;
   std::vector<FrameStepRow> rows_;

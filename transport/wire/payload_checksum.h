@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -15,12 +16,15 @@ class PayloadChecksum {
   PayloadChecksum() = default;
   // `threads` may be empty. They are those of whoever asks for checksums.
   explicit PayloadChecksum(ParallelFor threads) : threads_(std::move(threads)) {}
+  // Of a payload whose checksum is known.
+  explicit PayloadChecksum(uint32_t known) : known_(known) {}
 
   // `payload`: at most kMaxPayloadBytes.
   uint32_t Of(std::span<const std::byte> payload) const;
 
  private:
   ParallelFor threads_;
+  std::optional<uint32_t> known_;
 };
 
 }  // namespace winnow

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/cache_rank/store/stored_keys.h"
+#include "transport/wire/crc32c.h"
 
 namespace winnow::test {
 namespace {
@@ -50,7 +51,8 @@ class DeltaFrameTest : public testing::Test {
                              .first = done,
                              .tells_positions = tells_positions}));
       std::vector<std::byte> payload(frame.bytes(), std::byte{0xa5});
-      frame.Write(payload.data(), nullptr);
+      SequenceKv::GatherRows(frame.Write(payload.data()), nullptr);
+      EXPECT_EQ(frame.Checksum(payload.data()), Crc32c(payload)) << "from the checksums of rows";
       largest_ = std::max(largest_, payload.size());
       size_t offset = 0;
       const auto& entry = entries.emplace_back(ReadAt<wire::DeltaEntry>(payload, &offset));
