@@ -163,7 +163,7 @@ absl::Status FrameHandler::HandleLayer(InferenceLink& link, const ReceivedFrame&
 
 void FrameHandler::AppendRow(InferenceLink& link, CachedSequence& sequence, int layer, uint32_t position,
                              const std::byte* rows) {
-  if (!sequence.kv.Append(layer, position, 1, rows).ok())
+  if (!sequence.kv.Append(layer, position, 1, rows, executor_).ok())
     return selector_->Refuse(link, sequence.planned.plan, sequence, layer);
   metrics_->appended_rows.Add(sequence.layout.num_kv_heads);
 }

@@ -36,6 +36,7 @@ class FrameHandler {
         streamer_(streamer),
         selector_(selector),
         attender_(attender),
+        executor_(executor),
         metrics_(metrics),
         fence_(store, streamer, metrics),
         queries_(layout, hidden_size, rope, kernels, selector, prefetcher),
@@ -67,6 +68,7 @@ class FrameHandler {
   Streamer* const streamer_;
   Selector* const selector_;
   PrefixAttender* const attender_;
+  Executor* const executor_;
   CacheRankMetrics* const metrics_;
 
   EpochFence fence_;

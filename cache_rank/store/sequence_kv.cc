@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint32_t kManyRows = 2 * kBlockTokens;
 constexpr size_t kManyLists = 64;  // a row of each takes longer than other threads take to come
+// A row of one layer is shared out where heads are many and so are threads, as those are awake between layers.
+constexpr int kManyHeads = 4, kManyThreads = 8;
 
 }  // namespace
 
@@ -109,7 +111,10 @@ absl::Status SequenceKv::AppendOfLayers(uint32_t position, const std::byte* rows
 }
 
 absl::Status SequenceKv::Append(int layer, uint32_t position, uint32_t count, const std::byte* rows, Executor* team) {
-  if (team != nullptr && count >= kManyRows && pool_->tiers() == nullptr && retention_.streams.empty()) {
+  const bool shares_out =
+      team != nullptr &&
+      (count >= kManyRows || (layout_.num_kv_heads >= kManyHeads && kernels_->num_workers(*team) >= kManyThreads));
+  if (shares_out && pool_->tiers() == nullptr && retention_.streams.empty()) {
     WINNOW_RETURN_IF_ERROR(CheckContinues(layer, position, count));
     AppendTogether(layer, layer + 1, position, count, rows, *team);
     return absl::OkStatus();
@@ -210,7 +215,8 @@ void SequenceKv::AppendTogether(int layer, int end_layer, uint32_t position, uin
     std::memcpy(to.rows() + first_row * layout_.row_bytes(), from, (end - begin) * layout_.row_bytes());
     if (HasTile(to)) IndexRows(from, end - begin, first_row, to.tile());
   };
-  const int grain = count == 1 ? 16 : 4;  // blocks
+  // Blocks. A row of one layer is what a step waits for.
+  const int grain = count > 1 ? 4 : end_layer - layer > 1 ? 16 : 1;
   const int units = num_blocks * num_lists;
   ParallelForOn(*kernels_, team)((units + grain - 1) / grain, [&](size_t part) {
     const int first = static_cast<int>(part) * grain;
