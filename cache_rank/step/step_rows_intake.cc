@@ -4,7 +4,7 @@
 
 #include "cache_rank/step/frame_checks.h"
 #include "common/base/kv_shard.h"
-#include "common/selection/rows_alone.h"
+#include "common/selection/selection_spec.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
@@ -38,7 +38,8 @@ void StepRowsIntake::TakeEntry(InferenceLink& link, const wire::StepRowEntry& en
   CachedSequence* sequence = fence_->Holder(link, entry.sequence_id, entry.attach_epoch);
   if (sequence == nullptr) return;
   peer_links_->TakeStagedOf(link, sequence->id);  // rows of the prompt come before these
-  const bool fits = sequence->shard == shard && NeedsRowsAlone(sequence->spec);
+  // Where a sequence needs more than rows to go on here or elsewhere, it goes back to where that is (RestartPosition).
+  const bool fits = sequence->shard == shard && !WaitsForVerification(sequence->spec);
   if (!fits || !sequence->kv.AppendOfLayers(entry.position, rows, *executor_).ok()) {
     selector_->Refuse(link, 0, *sequence, 0);
     return;

@@ -19,7 +19,8 @@ DeviceLayerOptions LayerOptions(int num_shards, const DeviceForward::Options& op
           .partial_chunks = num_shards > 1,
           .max_list_rows = options.decode_list_rows,
           .kv_dtype = options.kv_dtype,
-          .max_prompt_tokens = options.max_list_rows};
+          .max_prompt_tokens = options.max_list_rows,
+          .lists_per_kv_head = options.lists_per_kv_head};
 }
 
 int SumRows(const DeviceForward::Options& options) {

@@ -32,6 +32,7 @@ class DeviceForward final : public Forward {
     Dtype kv_dtype = Dtype::kBf16;  // or kI8: slots have the scales of rows apart (device::Int8Slots)
     size_t row_bytes = 0;           // as RowLayout has them
     uint32_t decode_list_rows = 1;  // of the longest list of a decode graph that shares the activations
+    int lists_per_kv_head = 1;      // of such a graph, beside one
     ShardSums::Boxes boxes = ShardSums::Boxes::kPeerMemory;  // of a shard
   };
 

@@ -15,6 +15,7 @@ DecodeSlotShape DeviceLocalStep::SlotShape(const Shape& shape) {
           .hidden_size = shape.hidden_size,
           .dense_tokens = shape.max_context_tokens,
           .max_budget = shape.selection.has_value() ? LocalSelection::MaxBudget(*shape.selection) : 0,
+          .lists_per_kv_head = shape.selection.has_value() ? LocalSelection::ListsPerKvHead(*shape.selection) : 1,
           .staging_pages = StagingPages(shape)};
 }
 
@@ -169,7 +170,7 @@ absl::Status DeviceLocalStep::SetRow(int row, const StepSequence& sequence) {
   const SelectionSpec& spec = *sequence.spec;
   index_budgets_[row] = SelectsFromAll(spec) ? spec.budget_tokens : 0;
   if (shape_.index_top_k > 0) graph_->EnqueueIndexBudget(row, index_budgets_[row]);
-  if (!IsDense(spec) && !SelectsFromAll(spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence));
+  if (!IsDense(spec) && !SelectsFromAll(spec)) WINNOW_RETURN_IF_ERROR(selection_->Sit(row, sequence, stream));
   graph_->EnqueueWindow(row, {});
   slots_->SetRow(row, WithStaging(sequence), stream, !sequence.staging.empty());
   return absl::OkStatus();
@@ -189,6 +190,15 @@ std::vector<uint32_t> DeviceLocalStep::WithStaging(const StepSequence& sequence)
     pages.resize((list + 1) * per_list, pages.back());
   }
   return pages;
+}
+
+std::vector<float> DeviceLocalStep::PastQueries(int row, uint32_t end) {
+  if (selection_ == nullptr) return {};
+  std::vector<float> queries = selection_->PastQueries(row, end, graph_->stream());
+  const absl::Status status = queries.empty() ? absl::OkStatus() : device_.Synchronize(graph_->stream());
+  if (status.ok()) return queries;
+  forward_.NoteFailure(status);
+  return {};
 }
 
 void DeviceLocalStep::ClearRow(int row) {

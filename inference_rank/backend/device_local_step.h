@@ -49,6 +49,7 @@ class DeviceLocalStep final : public StepClient {
   absl::Status Serves(const SelectionSpec& spec) const override;
   uint32_t IndexOf(const SelectionSpec& spec) const override;
   absl::Status SetRow(int row, const StepSequence& sequence) override;
+  std::vector<float> PastQueries(int row, uint32_t end) override;
   void ClearRow(int row) override;
   void Plan(std::span<const StepRow> rows) override;
   absl::Status Launch() override;

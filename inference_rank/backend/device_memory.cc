@@ -182,6 +182,9 @@ DeviceRankPlan PlanDeviceRank(const device::DeviceTable& table, const BackendOpt
                                              .max_context_tokens = options.max_context_tokens,
                                              .index_top_k = IndexTopK(options)};
     if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
+    if (const auto& shape = plan.local_step->selection; shape.has_value()) {
+      plan.forward.lists_per_kv_head = LocalSelection::ListsPerKvHead(*shape);
+    }
     plan.forward.decode_list_rows =
         std::max(plan.forward.decode_list_rows, DeviceLocalStep::MaxListRows(*plan.local_step));
   }

@@ -199,11 +199,13 @@ void Engine::AdmitWaiting() {
       }
     }
     // A sequence gets a batch row once each time that it is attached.
-    if (sequence->resumes && MayShareRows(*sequence) && FindPeerGroup(*sequence) == nullptr) {
+    if (sequence->resumes && MayShareRows(*sequence) && FindPeerGroup(*sequence) == nullptr &&
+        !sequence->lacks_past()) {
       RefillInPlace(*sequence);
       continue;
     }
-    if (!sequence->resumes) {
+    sequence->past_queries = {};  // where it is attached it may go back
+    if (!sequence->resumes || sequence->lacks_past()) {
       if (const absl::Status status = TakeArena(*sequence); !status.ok()) {
         sequence->Fail(status, false);
         continue;
@@ -241,8 +243,9 @@ void Engine::Preempt(Sequence& sequence) {
   ++metrics_.preempted_sequences;
   ++sequence.preempted_count;
   if (sequence.spans) sequence.spans->Preempted();
+  if (step_loop_.has_value() && MayShareRows(sequence)) step_loop_->KeepPast(sequence);
   LeaveSteps(sequence);
-  if (MayShareRows(sequence)) KeepRows(sequence, sequence.next_position);
+  if (MayShareRows(sequence)) KeepRows(sequence, KeptEnd(sequence));
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }

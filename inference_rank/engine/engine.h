@@ -145,6 +145,8 @@ class Engine {
   void ShareResident(Sequence& sequence);
   // Its rows below `end` stay for others, and, behind the prompt, for itself.
   void KeepRows(Sequence& sequence, uint32_t end);
+  // Rows of a preempted sequence that it does not compute again.
+  uint32_t KeptEnd(const Sequence& sequence) const;
   // Of its cached prefix, positions whose rows are in its slots.
   uint32_t ResidentPrefixEnd(const Sequence& sequence) const;
   void CountResident(uint32_t positions);

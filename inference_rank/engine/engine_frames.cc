@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/selection/attended_set.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/step/prefetch_commit.h"
 #include "transport/wire/fence_reason.h"
@@ -184,6 +185,10 @@ void Engine::OnRefilled(Sequence& sequence) {
     return;
   }
   if (MayShareRows(sequence)) KeepRows(sequence, sequence.prompt_tokens() - 1);
+  // A selection that is kept in place lies with the row that the sequence had: its anchor is computed once more.
+  if (sequence.selects_in_place()) {
+    sequence.next_position = AnchorPosition(sequence.spec, sequence.next_position, sequence.prompt_tokens());
+  }
   BecomeDecoding(sequence, sequence.next_position);
 }
 

@@ -26,7 +26,8 @@ void Engine::StartOpening(Sequence& sequence) {
       v1::AttachSequenceRequest request;
       request.set_sequence_id(sequence.sequence_id);
       // The position that the next token comes from: a decode step, or, where that is one of the prompt's, prefill.
-      request.set_max_restart_position(sequence.known_tokens() - 1);
+      const uint32_t known = sequence.lacks_past() ? sequence.prompt_tokens() : sequence.known_tokens();
+      request.set_max_restart_position(known - 1);
       request.set_wants_all_rows(sequence.slot_order == SlotOrder::kByPosition);
       request.set_prefix_salt(PrefixSaltOf(sequence));
       opened = calls_.Attach(sequence.places, std::move(request), trace);

@@ -33,6 +33,10 @@ std::vector<uint32_t> TokensBelow(const Sequence& sequence, uint32_t end) {
 
 }  // namespace
 
+uint32_t Engine::KeptEnd(const Sequence& sequence) const {
+  return sequence.lacks_past() ? SharedTokens(sequence) : sequence.next_position;
+}
+
 bool Engine::MayShareRows(const Sequence& sequence) const {
   return prefixes_.has_value() && sequence.working_set.has_value() && sequence.working_set->is_by_position();
 }
@@ -97,7 +101,7 @@ std::optional<ResidentPrefixes::Key> Engine::ResidentKey(const Sequence& sequenc
   if (!prefixes_.has_value() || !by_position) return std::nullopt;
   // What it has of its own is that of positions which it does not compute again.
   if (!sequence.resumes && sequence.skips_prefix_cache) return std::nullopt;
-  tokens = TokensBelow(sequence, sequence.resumes ? sequence.next_position : SharedTokens(sequence));
+  tokens = TokensBelow(sequence, sequence.resumes ? KeptEnd(sequence) : SharedTokens(sequence));
   return ResidentPrefixes::Key{.salt = PrefixSaltOf(sequence),
                                .tokens = tokens,
                                .shared_tokens = SharedTokens(sequence),

@@ -19,20 +19,38 @@ namespace winnow {
 namespace {
 
 constexpr uint32_t kLeastMaxBudget = 2048;   // requests may ask for so much whatever the rank was started with
-constexpr uint32_t kMostBudget = 6144;       // selecting more takes more shared memory than a block has
+constexpr uint32_t kMostBudget = 6144;       // selecting more row by row takes more shared memory than a block has
+constexpr uint32_t kMostUnitBudget = 8192;   // of a rank that was started with a selection of units
 constexpr uint32_t kMostRowsAround = 1024;   // sinks and recent window
 constexpr int kLeastHeadDim = 64;            // of kernels that select
+constexpr uint32_t kLeastPastQueries = 9;    // of a row: windows of 8, whatever the rank was started with
 constexpr uint32_t kLeastBucketKeys = 4096;  // of graphs, by the number of keys that their grids cover
 
 // Bits of DecodeVariant::key, from the lowest: kinds, kinds that score no row whole, then these.
 constexpr int kDenseBit = 2 * LocalSelection::kMaxKinds, kMeasuresBit = kDenseBit + 1, kKeysBit = kDenseBit + 2;
 
-// Rows of specifications that differ in this alone are selected together.
+bool HasStreamingHeads(const SelectionSpec& spec) {
+  return std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), [](uint32_t budget) { return budget == 0; });
+}
+
+bool HasWholePages(const SelectionSpec& spec) {
+  return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+}
+
+// As DeviceSelection::selects_units: whole pages in other ways than the best that fill the budget.
+bool SelectsUnits(const SelectionSpec& spec) {
+  return HasWholePages(spec) &&
+         (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass ||
+          spec.list_per == ListPer::kQueryHead || spec.reuse_interval > 1 || HasStreamingHeads(spec));
+}
+
+// Rows of specifications that differ in this alone are selected together. Which heads stream is no budget.
 SelectionSpec WithoutBudgets(SelectionSpec spec, uint32_t max_budget) {
   const SelectionSpec plain;
   spec.preset = "";
   spec.budget_tokens = max_budget;
-  spec.head_budgets = {};
+  if (!HasStreamingHeads(spec)) spec.head_budgets = {};
+  for (uint32_t& budget : spec.head_budgets) budget = std::min(budget, 1u) * max_budget;
   spec.profile_use = plain.profile_use;
   spec.dense_below_tokens = plain.dense_below_tokens;
   spec.pool_factor = plain.pool_factor;
@@ -59,10 +77,6 @@ SelectionSpec WithoutWindows(SelectionSpec spec, const LocalSelection::Shape& sh
     if (HasWindow(shape, static_cast<int>(list) / shape.layout.num_kv_heads)) spec.head_budgets[list] = 1;
   }
   return spec;
-}
-
-bool HasWholePages(const SelectionSpec& spec) {
-  return spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
 }
 
 // Of those that requests may ask for beside the rank's own, what takes the most memory for the scores of pages, for the
@@ -116,11 +130,16 @@ void LocalSelection::Together::EndPlan() {
 uint32_t LocalSelection::MaxBudget(const Shape& shape) {
   const SelectionSpec& spec = shape.selection;
   const uint32_t wanted = IsDense(spec) ? 0 : GreatestHeadBudget(spec, shape.layout.num_lists());
-  return std::min({std::max(wanted, kLeastMaxBudget), kMostBudget, shape.max_context_tokens});
+  const uint32_t most = SelectsUnits(spec) && !shape.stages ? kMostUnitBudget : kMostBudget;
+  return std::min({std::max(wanted, kLeastMaxBudget), most, shape.max_context_tokens});
 }
 
 uint32_t LocalSelection::MaxListRows(const Shape& shape) {
-  return MaxBudget(shape) + kMostRowsAround + kBlockTokens;
+  return MaxBudget(shape) + kMostRowsAround + kBlockTokens + shape.selection.reuse_interval - 1;
+}
+
+int LocalSelection::ListsPerKvHead(const Shape& shape) {
+  return shape.stages ? 1 : winnow::ListsPerKvHead(shape.selection, shape.layout.group_size());
 }
 
 uint32_t LocalSelection::StagingSlots(const Shape& shape) {
@@ -137,6 +156,8 @@ DeviceKvShape LocalSelection::StoreShape(const Shape& shape, uint32_t num_slot_p
                       .num_blocks = uint64_t{num_slot_pages} * (kSlotPageTokens / kBlockTokens),
                       .pool_slots = StagingSlots(shape),
                       .rows = RowTier::kInPlace};
+  // Those of steps under way go on top, before a row that leaves is asked for its past.
+  store.ring_queries = std::max(winnow::PastQueries(spec), kLeastPastQueries) + StepClient::kMaxStepsUnderWay;
   if (IsDense(spec)) return store;
   store.key_copy = spec.key_copy == KeyCopy::kInt8 && shape.layout.dtype != Dtype::kI8;
   if (spec.scorer != Scorer::kToken) store.page_tokens = std::min<uint32_t>(spec.page_tokens, kBlockTokens);
@@ -149,7 +170,8 @@ device::ExchangeShape LocalSelection::Exchange(const Shape& shape) {
   return {.layout = shape.layout,
           .max_rows = shape.max_rows,
           .hidden_size = shape.hidden_size,
-          .max_budget = MaxBudget(shape)};
+          .max_budget = MaxBudget(shape),
+          .lists_per_kv_head = ListsPerKvHead(shape)};
 }
 
 size_t LocalSelection::IndexBytesPerRow(const Shape& shape) {
@@ -168,7 +190,7 @@ size_t LocalSelection::DeviceBytes(const device::DeviceTable& table, const Shape
       shape.max_rows * (query_features * sizeof(float) + shape.hidden_size * DtypeBytes(Dtype::kBf16)) +
       table.matmul->decode_scratch_bytes(shape.max_rows, query_features);
   size_t of_kind = 0;
-  SelectionSpec own = AsServed(shape.selection, shape.max_context_tokens);
+  SelectionSpec own = WithoutWindows(AsServed(shape.selection, shape.max_context_tokens), shape);
   if (IsDense(own)) own.predictor = Predictor::kExact;
   const auto reserve = [&](const SelectionSpec& spec) {
     const SelectionSpec of = WithoutBudgets(spec, MaxBudget(shape));
@@ -193,11 +215,16 @@ absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shap
   };
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(spec, RowTier::kInPlace));
   const DeviceKvShape index = StoreShape(shape, 1);
-  if (PredictsFromPast(spec.predictor)) return refuse("predictors that look back");
-  if (spec.list_per == ListPer::kQueryHead) return refuse("a list for each query head");
-  if (spec.reuse_interval != 1) return refuse("selections that are kept");
-  if (std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), [](uint32_t budget) { return budget == 0; })) {
-    return refuse("streaming heads");
+  if (const uint32_t most = index.ring_queries - StepClient::kMaxStepsUnderWay; winnow::PastQueries(spec) > most) {
+    return refuse(absl::StrCat("predictors that look back farther than a window of ", most - 1));
+  }
+  const int lists_per_kv_head = winnow::ListsPerKvHead(spec, shape.layout.group_size());
+  if (lists_per_kv_head != ListsPerKvHead(shape)) return refuse("a list for each query head, or none where others do");
+  const bool streams = HasStreamingHeads(spec), keeps = spec.reuse_interval > 1;
+  if (keeps && PredictsFromPast(spec.predictor)) return refuse("selections that are kept of predictors that look back");
+  if ((keeps || streams) && shape.stages) return refuse("kept selections and streaming heads with staged rows");
+  if ((keeps || streams) && spec.dense_below_tokens > 0) {
+    return refuse("kept selections and streaming heads behind positions that are dense (dense_below_tokens)");
   }
   if (shape.layout.head_dim < kLeastHeadDim) return refuse("so small heads");
   if (spec.predictor == Predictor::kDepth && !shape.projects_heads_alone) {
@@ -207,6 +234,10 @@ absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shap
   const uint32_t max_budget = MaxBudget(shape);
   if (max_budget < shape.max_context_tokens && GreatestHeadBudget(spec, shape.layout.num_lists()) > max_budget) {
     return refuse(absl::StrCat("budgets above ", max_budget));
+  }
+  const bool by_units = SelectsUnits(spec);
+  if (max_budget > kMostBudget && !by_units) {
+    return refuse(absl::StrCat("anything but units of pages by a rank with budgets above ", kMostBudget));
   }
   if (spec.sink_tokens + spec.recent_tokens > kMostRowsAround) return refuse("so many sinks and recent tokens");
   const bool is_int8 = shape.layout.dtype == Dtype::kI8;  // whose keys are those of the rows
@@ -228,8 +259,8 @@ absl::Status LocalSelection::Serves(const device::DeviceTable& table, const Shap
   if (is_int8 && HasWholePages(spec) && spec.policy == Policy::kMass) {
     return refuse("policy mass of whole pages with rows of int8");
   }
-  const bool by_units = HasWholePages(spec) && (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass);
   if (by_units && shape.max_context_tokens / unit + 1 > device::kMaxPageUnits) return refuse("so many pages");
+  if (by_units && shape.layout.group_size() > device::kMaxUnitHeads) return refuse("so many query heads of a kv head");
   const bool built = !HasWholePages(spec) ||
                      (by_units ? table.page_units->select_units != nullptr : table.selection->select_pages != nullptr);
   return built ? absl::OkStatus() : refuse("whole pages on this device");
@@ -273,7 +304,8 @@ absl::StatusOr<std::unique_ptr<LocalSelection>> LocalSelection::Create(const dev
 }
 
 absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec& of) {
-  const SelectionSpec spec = WithoutBudgets(AsServed(of, shape_.max_context_tokens), MaxBudget(shape_));
+  const SelectionSpec spec =
+      WithoutBudgets(WithoutWindows(AsServed(of, shape_.max_context_tokens), shape_), MaxBudget(shape_));
   std::unique_ptr<Kind>* place = nullptr;
   for (std::unique_ptr<Kind>& kind : kinds_) {
     if (kind != nullptr && kind->spec == spec) return kind.get();
@@ -306,15 +338,39 @@ absl::StatusOr<LocalSelection::Kind*> LocalSelection::KindOf(const SelectionSpec
   return place->get();
 }
 
-absl::Status LocalSelection::Sit(int row, const StepSequence& sequence) {
+absl::Status LocalSelection::Open(int row, const StepSequence& sequence, const DeviceIndex& index,
+                                  device::Stream stream) {
+  const uint32_t count = std::min(winnow::PastQueries(*sequence.spec), sequence.position);
+  const size_t of_layer = sequence.past_queries.size() / shape_.layout.num_layers;
+  const size_t wanted = size_t{count} * shape_.layout.num_query_heads * shape_.layout.head_dim;
+  if (of_layer < wanted) return absl::InternalError("a sequence that looks back came without its past queries");
+  const size_t num_lists = shape_.layout.num_lists(), pages_per_list = sequence.pages.size() / num_lists;
+  const size_t per_list = (sequence.max_positions + kBlockTokens - 1) / kBlockTokens;
+  constexpr uint32_t kPerPage = kSlotPageTokens / kBlockTokens;
+  std::vector<uint32_t> blocks;
+  blocks.reserve(num_lists * per_list);
+  for (size_t list = 0; list < num_lists; ++list) {
+    for (uint32_t i = 0; i < per_list; ++i) {
+      blocks.push_back(sequence.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
+    }
+  }
+  WINNOW_RETURN_IF_ERROR(store_->OpenAt(static_cast<uint32_t>(row), sequence.max_positions, blocks, index, stream));
+  for (int layer = 0; layer < shape_.layout.num_layers && count > 0; ++layer) {
+    const float* const end = sequence.past_queries.data() + (layer + 1) * of_layer;
+    WINNOW_RETURN_IF_ERROR(
+        store_->LoadPastQueries(static_cast<uint32_t>(row), layer, sequence.position, count, end - wanted, stream));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LocalSelection::Sit(int row, const StepSequence& sequence, device::Stream stream) {
   WINNOW_CHECK(rows_[row].kind == nullptr && !IsDense(*sequence.spec));
   WINNOW_ASSIGN_OR_RETURN(Kind * kind, KindOf(*sequence.spec));
+  WINNOW_RETURN_IF_ERROR(Open(row, sequence, kind->selection->index(), stream));
   ++kind->num_rows;
   rows_[row] = {.kind = kind,
                 .spec = *sequence.spec,
-                .pages = {sequence.pages.begin(), sequence.pages.end()},
                 .indexed_positions = sequence.indexed_positions,
-                .max_positions = sequence.max_positions,
                 .prompt_tokens = sequence.prompt_tokens,
                 .staging_slots = static_cast<uint32_t>(std::min<size_t>(
                     sequence.staging.size() / shape_.layout.num_lists() * kSlotPageTokens, StagingSlots(shape_)))};
@@ -323,36 +379,40 @@ absl::Status LocalSelection::Sit(int row, const StepSequence& sequence) {
 
 bool LocalSelection::BeginsAt(int row, uint32_t position) const {
   const Row& of = rows_[row];
-  return of.kind != nullptr && !of.sequence.has_value() && position >= of.spec.dense_below_tokens;
+  return of.kind != nullptr && !of.selects && position >= of.spec.dense_below_tokens;
 }
 
 device::RowWindow LocalSelection::WindowOf(int row) const {
   const SelectionSpec& spec = rows_[row].spec;
-  return {.sinks = spec.sink_tokens, .recent_tokens = spec.recent_tokens};
+  return {.sinks = spec.sink_tokens,
+          .recent_tokens = spec.recent_tokens,
+          .reuse_interval = spec.reuse_interval,
+          .prompt_tokens = rows_[row].prompt_tokens};
 }
 
 absl::Status LocalSelection::Begin(int row, uint32_t position, device::Stream stream) {
   Row& of = rows_[row];
-  const size_t num_lists = shape_.layout.num_lists(), pages_per_list = of.pages.size() / num_lists;
-  const size_t per_list = (of.max_positions + kBlockTokens - 1) / kBlockTokens;
-  constexpr uint32_t kPerPage = kSlotPageTokens / kBlockTokens;
-  std::vector<uint32_t> blocks;
-  blocks.reserve(num_lists * per_list);
-  for (size_t list = 0; list < num_lists; ++list) {
-    for (uint32_t i = 0; i < per_list; ++i) {
-      blocks.push_back(of.pages[list * pages_per_list + i / kPerPage] * kPerPage + i % kPerPage);
-    }
-  }
-  WINNOW_ASSIGN_OR_RETURN(of.sequence, store_->OpenAt(of.max_positions, blocks, of.kind->selection->index(), stream));
+  const auto sequence = static_cast<uint32_t>(row);
   for (int layer = 0; layer < shape_.layout.num_layers; ++layer) {
     if (HasWindow(shape_, layer)) continue;
-    store_->BoundGroups(*of.sequence, layer, of.indexed_positions, stream);
-    WINNOW_RETURN_IF_ERROR(store_->AppendRange(*of.sequence, layer, of.indexed_positions,
-                                               position - of.indexed_positions, nullptr, stream));
+    store_->BoundGroups(sequence, layer, of.indexed_positions, stream);
+    WINNOW_RETURN_IF_ERROR(
+        store_->AppendRange(sequence, layer, of.indexed_positions, position - of.indexed_positions, nullptr, stream));
   }
-  of.kind->plan->SetRowInPlace(row, *of.sequence, of.spec, of.prompt_tokens, StagingOf(row), stream);
-  of.pages = {};
+  of.kind->plan->SetRowInPlace(row, of.spec, of.prompt_tokens, StagingOf(row), stream);
+  of.selects = true;
   return absl::OkStatus();
+}
+
+std::vector<float> LocalSelection::PastQueries(int row, uint32_t end, device::Stream stream) const {
+  const Row& of = rows_[row];
+  const uint32_t count = of.kind == nullptr ? 0 : std::min(winnow::PastQueries(of.spec), end);
+  const size_t of_layer = size_t{count} * shape_.layout.num_query_heads * shape_.layout.head_dim;
+  std::vector<float> queries(shape_.layout.num_layers * of_layer);
+  for (int layer = 0; layer < shape_.layout.num_layers && count > 0; ++layer) {
+    store_->ReadPastQueries(static_cast<uint32_t>(row), layer, end, count, queries.data() + layer * of_layer, stream);
+  }
+  return queries;
 }
 
 DevicePlan::Staging LocalSelection::StagingOf(int row) const {
@@ -368,10 +428,8 @@ DevicePlan::Staging LocalSelection::StagingOf(int row) const {
 void LocalSelection::Leave(int row, device::Stream stream) {
   Row& left = rows_[row];
   if (left.kind == nullptr) return;
-  if (left.sequence.has_value()) {
-    left.kind->plan->LeaveInPlace(row, stream);
-    store_->Release(*left.sequence);
-  }
+  if (left.selects) left.kind->plan->LeaveInPlace(row, stream);
+  store_->Release(static_cast<uint32_t>(row));
   --left.kind->num_rows;
   left = {};
 }
@@ -381,15 +439,14 @@ DecodeVariant LocalSelection::VariantOf(std::span<const RowAt> rows, int bucket_
   needs_.least_position.fill(~0u);
   for (const RowAt& at : rows) {
     const Row& row = rows_[at.row];
-    if (!row.sequence.has_value()) {
-      needs_.has_dense = true;
-      continue;
-    }
+    needs_.has_dense |= !row.selects;
+    // A row that will look back has its queries kept from the first on.
+    if (!row.selects && (row.kind == nullptr || !PredictsFromPast(row.kind->spec.predictor))) continue;
     needs_.kinds[row.kind->index] = true;
     uint32_t& least = needs_.least_position[row.kind->index];
     least = std::min(least, at.position);
     needs_.greatest_position = std::max(needs_.greatest_position, at.position);
-    needs_.measures = needs_.measures || MeasuresMassOfRow(at.position, row.prompt_tokens, at.row);
+    needs_.measures |= row.selects && MeasuresMassOfRow(at.position, row.prompt_tokens, at.row);
   }
   return Variant(bucket_rows);
 }
@@ -405,7 +462,7 @@ DecodeVariant LocalSelection::Variant(int bucket_rows) {
         kind->spec.score_all_below_tokens > 0 && NoneBelow(kind->spec, needs_.least_position[kind->index]);
     kind->colocated->SetBucket(
         {.num_rows = bucket_rows, .max_keys = std::min(keys, shape_.max_context_tokens), .none_below = none_below},
-        needs_.measures);
+        needs_.measures && Measures(*kind));
     variant.hidden_layers = std::max(variant.hidden_layers, kind->colocated->hidden_layers());
     variant.key |= uint64_t{1} << kind->index | uint64_t{none_below} << (kMaxKinds + kind->index);
     together.push_back(kind->colocated.get());
@@ -427,7 +484,7 @@ absl::Status LocalSelection::PrepareGraphs() {
   for (uint32_t keys = kLeastBucketKeys;; keys *= 2) {
     for (const bool has_dense : with_dense) {
       for (const bool measures : {false, true}) {
-        if (keys <= spec.dense_below_tokens) continue;
+        if (keys <= spec.dense_below_tokens && !PredictsFromPast(spec.predictor)) continue;
         for (const int bucket : DecodeGraph::kBuckets) {
           const int rows = std::min(bucket, shape_.max_rows);
           needs_ = {.greatest_position = keys - 1, .measures = measures, .has_dense = has_dense};
@@ -458,7 +515,7 @@ void LocalSelection::EnqueueReadback(Readback& readback, device::Stream stream) 
   const size_t mass_bytes = exchange.masses_per_plan() * sizeof(device::MeasuredMass);
   const size_t count_bytes = NumCounts() * sizeof(uint32_t);
   for (const std::unique_ptr<Kind>& kind : kinds_) {
-    if (kind == nullptr || !needs_.kinds[kind->index]) continue;
+    if (kind == nullptr || !needs_.kinds[kind->index] || !Measures(*kind)) continue;
     readback.of_kind[kind->index] = true;
     std::byte* const to = readback.region + kind->index * (mass_bytes + count_bytes);
     device_.CopyAsync(to, kind->selection->masses(), mass_bytes, stream);
@@ -470,7 +527,7 @@ std::optional<LocalSelection::RowCounts> LocalSelection::TakeReadback(const Read
                                                                       uint32_t position,
                                                                       std::vector<float>& masses) const {
   const Row& of = rows_[row];
-  if (!of.sequence.has_value() || !readback.of_kind[of.kind->index]) return std::nullopt;
+  if (!of.selects || !readback.of_kind[of.kind->index]) return std::nullopt;
   if (!MeasuresMassOfRow(position, of.prompt_tokens, row)) return std::nullopt;
   const device::ExchangeShape exchange = Exchange(shape_);
   const size_t mass_bytes = exchange.masses_per_plan() * sizeof(device::MeasuredMass);

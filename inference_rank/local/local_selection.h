@@ -44,6 +44,7 @@ class LocalSelection {
   // Staging slots of a list, at most; 0: none.
   static uint32_t StagingSlots(const Shape& shape);
   static uint32_t MaxBudget(const Shape& shape);  // of a list
+  static int ListsPerKvHead(const Shape& shape);  // one, or one for each query head, of all that is selected
   // Rows of a list that a selection and what surrounds it take, at most.
   static uint32_t MaxListRows(const Shape& shape);
   // Device memory of the index of a row of one list, rounded up, and of all else.
@@ -66,8 +67,11 @@ class LocalSelection {
   // Of the graph whose steps these selections are a part of. Before anything else.
   void JoinGraph(DecodeGraph& graph) { graph_ = &graph; }
 
-  // A sequence takes a row. RESOURCE_EXHAUSTED while there are kMaxKinds others.
-  absl::Status Sit(int row, const StepSequence& sequence);
+  // A sequence takes a row. RESOURCE_EXHAUSTED while there are kMaxKinds others. Enqueued; `sequence` is read before
+  // this returns.
+  absl::Status Sit(int row, const StepSequence& sequence, device::Stream stream);
+  // As StepClient has them, once the stream has come so far.
+  std::vector<float> PastQueries(int row, uint32_t end, device::Stream stream) const;
   void Leave(int row, device::Stream stream);
   // Whether the row's selections begin with this position: it is not one of those that the specification leaves dense,
   // and nothing has been selected for the row before.
@@ -114,12 +118,10 @@ class LocalSelection {
     std::unique_ptr<ColocatedSelection> colocated;
   };
   struct Row {
-    Kind* kind = nullptr;                             // null: dense, or nobody's
-    std::optional<uint32_t> sequence = std::nullopt;  // in the index; none while the row is dense
+    Kind* kind = nullptr;  // null: dense, or nobody's
+    bool selects = false;  // its keys are in the index; not while the row is dense
     SelectionSpec spec;
-    std::vector<uint32_t> pages;  // as of StepSequence, until the sequence is in the index
     uint32_t indexed_positions = 0;
-    uint32_t max_positions = 0;
     uint32_t prompt_tokens = 0;
     uint32_t staging_slots = 0;  // of each list
   };
@@ -151,7 +153,11 @@ class LocalSelection {
   static DeviceKvShape StoreShape(const Shape& shape, uint32_t num_slot_pages);
   static device::ExchangeShape Exchange(const Shape& shape);
   absl::StatusOr<Kind*> KindOf(const SelectionSpec& spec);
+  // Its blocks, with that index, and its past queries, as the row's sequence in the store.
+  absl::Status Open(int row, const StepSequence& sequence, const DeviceIndex& index, device::Stream stream);
   DecodeVariant Variant(int bucket_rows);
+  // Captured mass is that of lists that kv heads have, and select at every position.
+  bool Measures(const Kind& kind) const { return !kind.plan->holds_lists() && ListsPerKvHead(shape_) == 1; }
   DevicePlan::Staging StagingOf(int row) const;
   // Counts of a kind that the host reads: what is selected, and where rows are staged what is missing.
   size_t NumCounts() const { return NumCounts(shape_); }

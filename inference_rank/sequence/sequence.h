@@ -108,6 +108,9 @@ struct Sequence {
   std::vector<ShardLink> shards;      // as the places; empty before it is opened or attached for the first time
   bool taken_over = false;            // another rank attaches to it: its shards are not ours to free
   std::optional<PrefillArena> arena;
+  // Of a sequence that looks back in place, while it has no row of the batch: queries of the positions before the next
+  // one, as StepSequence has them.
+  std::vector<float> past_queries;
   std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
   std::optional<WorkingSet> working_set;
@@ -201,6 +204,9 @@ struct Sequence {
   bool needs_slots() const { return !hand_over; }
   // Rows are selected where the sequence is computed, which has them all.
   bool selects_in_place() const { return slot_order == SlotOrder::kByPosition && !IsDense(spec); }
+  // It selects in place with queries of the past, which nobody has: the end of its prompt is computed, whether it is
+  // stored or not, and its answer decoded from there.
+  bool lacks_past() const { return selects_in_place() && PredictsFromPast(spec.predictor) && past_queries.empty(); }
   // A position leaves the recent window only below the watermark, where other rows are on the cache ranks alone.
   bool ready_to_decode() const {
     if (held()) return false;

@@ -35,11 +35,23 @@ int PrefillStep::QueriesWanted(int num_tokens) const {
   return from < end ? static_cast<int>(end - from) : 0;
 }
 
+void PrefillStep::KeepQueries(int layer, const float* q_pre_rope) {
+  const auto wanted = static_cast<uint32_t>(QueriesWanted(static_cast<int>(count_)));
+  if (wanted == 0 || !sequence_->selects_in_place() || sequence_->hand_over) return;
+  const uint32_t prompt = sequence_->prompt_tokens(), kept = std::min(PromptQueries(sequence_->spec), prompt);
+  const size_t floats = static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim;
+  sequence_->past_queries.resize(layout_.num_layers * kept * floats);
+  const size_t place = static_cast<size_t>(layer) * kept + first_ + count_ - wanted - (prompt - kept);
+  std::copy_n(q_pre_rope + (count_ - wanted) * floats, wanted * floats,
+              sequence_->past_queries.data() + place * floats);
+}
+
 PrefillKv::Rows PrefillStep::Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) {
   const TimelineSpan span(metrics_.timeline, Span::kPublish, static_cast<uint16_t>(layer), 0, 1);
   PrefillArena& arena = *sequence_->arena;
   if (!arena.on_device()) arena.Store(layer, first_, count_, kv_rows);
   const uint64_t push = std::exchange(pushes_[layer % pushes_.size()], 0);
+  KeepQueries(layer, q_pre_rope);
   absl::Status posted;
   // Queries first: once the rows are acknowledged another rank may attach, for which the queries must be there.
   if (sequence_->failure.ok()) posted = sender_.SendQueries(*sequence_, layer, first_, count_, q_pre_rope);

@@ -29,6 +29,9 @@ class PrefillStep final : public PrefillKv {
   Rows RowsOf(int layer, int first_kv_head) const;
 
  private:
+  // Of a layer, where the sequence looks back in place.
+  void KeepQueries(int layer, const float* q_pre_rope);
+
   const KvLayout layout_;
   InferenceRankMetrics& metrics_;
   PromptSender sender_;

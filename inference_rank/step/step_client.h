@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "common/base/status.h"
 #include "common/selection/selection_spec.h"
@@ -31,6 +32,9 @@ struct StepSequence {
   uint32_t indexed_positions = 0;          // of these, rows whose keys are in the index of the slots: whole pages
   uint32_t max_positions = 0;
   uint32_t prompt_tokens = 0;
+  // Where the predictor looks back: queries of the positions before, before RoPE, the newest of them last,
+  // [num_layers][any][num_query_heads][head_dim].
+  std::span<const float> past_queries = {};
 };
 
 // What the rows of a step attended to by selections, over all lists that select.
@@ -69,6 +73,10 @@ class StepClient {
   // A sequence takes the row, from the next step on. What it names is read before this returns. RESOURCE_EXHAUSTED, and
   // nothing changes, while rows of too many kinds of selection take part.
   virtual absl::Status SetRow(int row, const StepSequence& sequence) = 0;
+  // Of the row's sequence, where its predictor looks back: queries of the positions before `end`, behind which at most
+  // kMaxStepsUnderWay positions have been launched, as StepSequence has them. Empty otherwise, and where the device has
+  // failed. Waits for the device.
+  virtual std::vector<float> PastQueries(int row, uint32_t end) = 0;
   // The row is nobody's, once the steps under way have ended.
   virtual void ClearRow(int row) = 0;
 

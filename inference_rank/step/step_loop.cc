@@ -34,16 +34,23 @@ StepLoop::Admission StepLoop::Admit(Sequence& sequence) {
                                                   .position = sequence.next_position,
                                                   .indexed_positions = sequence.working_set->indexed_positions(),
                                                   .max_positions = sequence.max_positions,
-                                                  .prompt_tokens = sequence.prompt_tokens()});
+                                                  .prompt_tokens = sequence.prompt_tokens(),
+                                                  .past_queries = sequence.past_queries});
   if (absl::IsResourceExhausted(taken)) return none;
   if (!taken.ok()) {
     sequence.Fail(taken, /*can_retry=*/false);
     return Admission::kWaits;
   }
+  sequence.past_queries = {};
   *free = &sequence;
   ++num_sequences_;
   sequence.step_row = row;
   return Admission::kHasRow;
+}
+
+void StepLoop::KeepPast(Sequence& sequence) {
+  if (sequence.step_row < 0) return;
+  sequence.past_queries = client_.PastQueries(sequence.step_row, sequence.next_position);
 }
 
 void StepLoop::Leave(Sequence& sequence) {
@@ -143,6 +150,7 @@ void StepLoop::Complete() {
       ++metrics_.local_rows_dropped;
       continue;
     }
+    if (of.position < of.sequence->watermark) continue;  // computed again for what it selects
     sent_.push_back({.sequence = of.sequence,
                      .position = of.position,
                      .token_id = of.sequence->token_at(of.position),

@@ -48,6 +48,8 @@ class StepLoop {
   // dense goes by frames, and what selects in place waits.
   enum class Admission : uint8_t { kHasRow, kWaits, kByFrames };
   Admission Admit(Sequence& sequence);
+  // Before the sequence leaves its row: what it looks back on goes on with it.
+  void KeepPast(Sequence& sequence);
   // The sequence takes part no more; what is under way of it is dropped. Before its working set is given back.
   void Leave(Sequence& sequence);
 

@@ -143,10 +143,12 @@ void DecodeSlots::SetRow(int row, std::span<const uint32_t> pages, device::Strea
     uint32_t* const to = host_pages_.data() + first * per_list;
     std::copy_n(pages.data() + static_cast<size_t>(layer) * heads * per_list, heads * per_list, to);
     device_->CopyAsync(pages_ + first * per_list, to, heads * per_list * sizeof(uint32_t), stream);
-    for (size_t i = first; i < first + heads; ++i) {
+    const size_t selection = this->selection(layer, row, 0), selections = heads * shape_.lists_per_kv_head;
+    for (size_t i = selection; i < selection + selections; ++i) {
       host_lists_[i].pool_base = stages ? shape_.staging_base() : shape_.pool_base();
     }
-    device_->CopyAsync(inbox_.lists + first, &host_lists_[first], heads * sizeof(device::AttentionList), stream);
+    device_->CopyAsync(inbox_.lists + selection, &host_lists_[selection], selections * sizeof(device::AttentionList),
+                       stream);
   }
 }
 

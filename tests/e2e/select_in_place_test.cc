@@ -8,6 +8,7 @@
 #include "tests/e2e/disturbed_answers.h"
 #include "tests/e2e/golden.h"
 #include "tests/e2e/shared_cluster.h"
+#include "tests/support/temp_dir.h"
 
 namespace winnow::e2e {
 namespace {
@@ -19,7 +20,6 @@ Process::Environment HostGpus() {
 }
 
 constexpr const char* kSparse = "winnow,budget=128";
-constexpr const char* kSelection = "--selection=winnow,budget=128,recent=32";
 
 struct InPlace {
   static Cluster::Options Options() {
@@ -55,7 +55,8 @@ TEST_F(SelectInPlace, ABudgetThatCoversTheContextGivesDenseAnswers) {
   for (const size_t prompt : {2u, 60u, 500u}) {
     const Completion dense = Complete(cluster_->http(), Request(prompt, 80, "dense"));
     ASSERT_TRUE(dense.ok()) << dense.error;
-    for (const char* selection : {"winnow,budget=1024", "exact-token,budget=1024", "depth,budget=1024"}) {
+    for (const char* selection :
+         {"winnow,budget=1024", "exact-token,budget=1024", "depth,budget=1024", "async-token,budget=1024"}) {
       const Completion selected = Complete(cluster_->http(), Request(prompt, 80, selection));
       ASSERT_TRUE(selected.ok()) << selected.error;
       EXPECT_EQ(selected.ids, dense.ids) << selection << ", " << prompt << " tokens";
@@ -69,12 +70,13 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
                                     "dense",
                                     "winnow,budget=96",
                                     "depth,budget=100",
-                                    "async-token,budget=64",  // looks back: the cache rank selects
-                                    "winnow,epsilon=0.2,budget=128"};
-  constexpr int kRequests = 14;  // more than run at a time
+                                    "async-token,budget=64",
+                                    "winnow,epsilon=0.2,budget=128",
+                                    "winnow,predictor=last,budget=96"};
+  constexpr int kRequests = 16;  // more than run at a time, and of more kinds
   std::vector<Json> requests;
   for (int i = 0; i < kRequests; ++i) {
-    requests.push_back(Request(40 + 131 * i % 700, 20 + 29 * i % 90, selections[i % 7]));
+    requests.push_back(Request(40 + 131 * i % 700, 20 + 29 * i % 90, selections[i % 8]));
     if (i % 3 == 1) requests.back().update(Json{{"temperature", 1.1}, {"seed", i}});
     if (i % 5 == 2) requests.back()["logprobs"] = 2;  // the host chooses
   }
@@ -92,6 +94,7 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
     const Completion completion = together[i].get();
     EXPECT_TRUE(completion.ok()) << completion.error;
     EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
+    EXPECT_EQ(completion.Stat("streamed_rows"), 0) << "request " << i;
   }
   EXPECT_TRUE(WaitUntil(milliseconds(20'000), [] {
     return Count("winnow_local_sequences") == 0 &&
@@ -100,18 +103,88 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
   }));
 }
 
-TEST(SelectInPlaceOfManySequences, PreemptionAtAnyStepChangesNoAnswer) {
-  const auto cluster = StartOrFail({"--device=cuda:0", kSelection, "--select-in-place=on", "--max-context=1024",
-                                    "--max-running=2", "--age-bound=100ms"},
-                                   HostGpus());
+// Rows are scored by keys as they are, which are the same here and on the cache rank.
+TEST(SelectInPlaceThatLooksBack, GivesTheAnswersOfSelectionsByFrames) {
+  std::vector<std::vector<TokenIds>> ids;
+  for (const char* in_place : {"--select-in-place=on", "--select-in-place=off"}) {
+    const auto cluster = StartOrFail({"--device=cuda:0", "--selection=async-token,budget=64,recent=32,key_copy=none",
+                                      in_place, "--max-context=1024"},
+                                     HostGpus());
+    ASSERT_NE(cluster, nullptr);
+    ids.push_back(
+        IdsAlone(*cluster, {Request(300, 60), Request(5, 150), Request(700, 60), Request(400, 60, "predictor=last"),
+                            Request(400, 60, "window=4,post_rope=false"), Request(101, 60, "window=3")}));
+  }
+  for (size_t i = 0; i < ids[0].size(); ++i) EXPECT_EQ(ids[0][i], ids[1][i]) << "request " << i;
+}
+
+// Of a part of the heads it says that they stream.
+const std::string& HeadProfilePath() {
+  static const TempDir folder;
+  static const std::string path = [] {
+    std::string out = folder.path() + "/demo.profile.json";
+    Process profile({WinnowBinary(), "profile-heads", "--model=" + DemoModel(), "--out=" + out, "--tokens=1024",
+                     "--queries=16", "--streaming-below=0.15", SourcePath("docs/architecture.md")},
+                    {});
+    EXPECT_EQ(profile.Wait(std::chrono::seconds(60)), 0) << profile.Log();
+    return out;
+  }();
+  return path;
+}
+
+class SelectInPlaceOf : public testing::TestWithParam<const char*> {
+ protected:
+  static std::unique_ptr<Cluster> StartWith(const std::vector<std::string>& more) {
+    std::vector<std::string> flags = {std::string("--selection=") + GetParam()};
+    if (flags[0].find("profile_use=streaming") != std::string::npos) {
+      flags.push_back("--head-profile=" + HeadProfilePath());
+    }
+    flags.insert(flags.end(), more.begin(), more.end());
+    return StartOrFail(flags, HostGpus());
+  }
+};
+
+TEST_P(SelectInPlaceOf, ManySequencesThatArePreemptedChangesNoAnswer) {
+  const auto cluster = StartWith(
+      {"--device=cuda:0", "--select-in-place=on", "--max-context=1024", "--max-running=2", "--age-bound=100ms"});
   ASSERT_NE(cluster, nullptr);
   const std::vector<Json> requests = {Request(250, 60), Request(251, 60), Request(252, 60), Request(253, 60)};
   ExpectPreemptionChangesNothing(*cluster, requests, IdsAlone(*cluster, requests));
 }
 
-TEST(SelectInPlaceOfTwoRanks, AKilledRankLeavesNoTraceInAnAnswer) {
-  const auto cluster = StartOrFail(
-      {"--device=cuda", kSelection, "--select-in-place=on", "--inference-ranks=2", "--max-context=2048"}, HostGpus());
+TEST_P(SelectInPlaceOf, SamplesAndOtherPlacementsGiveTheSameAnswers) {
+  std::vector<TokenIds> expected;
+  for (const std::vector<std::string>& placement :
+       std::vector<std::vector<std::string>>{{"--device=cuda:0"},
+                                             {"--device=cuda", "--prefill-ranks=1", "--decode-ranks=1"},
+                                             {"--device=cuda:0", "--cache-ranks=2", "--cache-shards=2"}}) {
+    SCOPED_TRACE(placement.back());
+    std::vector<std::string> flags = {"--select-in-place=on", "--max-context=1024"};
+    flags.insert(flags.end(), placement.begin(), placement.end());
+    const auto cluster = StartWith(flags);
+    ASSERT_NE(cluster, nullptr);
+    const std::vector<TokenIds> ids = IdsAlone(*cluster, {Request(600, 60), Request(70, 150)});
+    if (expected.empty()) expected = ids;
+    EXPECT_EQ(ids, expected);
+    if (placement.size() > 1) continue;
+    const Completion answer = Complete(cluster->http(), Request(600, 60));
+    EXPECT_EQ(answer.Stat("streamed_rows"), 0);
+    EXPECT_GT(cluster->MetricsOf("inference-0").Value("winnow_local_steps_total"), 59);
+    if (std::string_view(GetParam()).find("profile_use=streaming") == std::string_view::npos) {
+      EXPECT_EQ(IdsAlone(*cluster, {Request(90, 60, "dense")}), IdsAlone(*cluster, {Request(90, 60, "budget=128")}))
+          << "what the budget covers is everything";
+    }
+    GenerationClient client(*cluster);
+    v1::GenerateRequest request = SamplesOf("", DemoText(600, 300), 3, 50);
+    const Answer together = client.Generate(request)->Finish();
+    ASSERT_TRUE(together.status.ok()) << together.status.error_message();
+    ExpectSamplesAreThoseAlone(client, request, together);
+  }
+}
+
+TEST_P(SelectInPlaceOf, TwoRanksOfWhichOneIsKilledLeavesNoTraceInAnAnswer) {
+  const auto cluster =
+      StartWith({"--device=cuda", "--select-in-place=on", "--inference-ranks=2", "--max-context=2048"});
   ASSERT_NE(cluster, nullptr);
   AnswerOfAKilledRank answer;
   ASSERT_NO_FATAL_FAILURE(KillARankInMidAnswer(*cluster, Request(600, 300), "winnow_local_sequences", &answer));
@@ -119,6 +192,20 @@ TEST(SelectInPlaceOfTwoRanks, AKilledRankLeavesNoTraceInAnAnswer) {
   EXPECT_GE(answer.disturbed.Stat("reattach_count"), 1);
   EXPECT_EQ(cluster->MetricsOf("router-0").Value("winnow_router_mismatched_tokens_total"), 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Presets, SelectInPlaceOf,
+                         testing::Values("winnow,budget=128,recent=32", "async-token,budget=128,recent=32",
+                                         "quest,budget=128,recent=32", "sparseserve,budget=128,recent=32",
+                                         "psa,budget=128,recent=32",
+                                         "lserve,budget=128,recent=32,sinks=4,profile_use=none",
+                                         "lserve,budget=128,recent=32,sinks=4,profile_use=streaming"),
+                         [](const auto& info) {
+                           const std::string text = info.param;
+                           const bool streams = text.find("=streaming") != std::string::npos;
+                           std::string name = text.substr(0, text.find(',')) + (streams ? "WithStreamingHeads" : "");
+                           std::erase(name, '-');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace winnow::e2e

@@ -115,8 +115,8 @@ absl::Status GpuCacheSide::FillSequence(const DecodeSlots& slots, int row) {
     WINNOW_ASSIGN_OR_RETURN(const auto queries, device_.Allocate(bytes));
     device_.FillAsync(queries->data(), 0, bytes, stream_);
     for (int layer = 0; layer < layout.num_layers; ++layer) {
-      WINNOW_RETURN_IF_ERROR(store_->LoadPastQueries(
-          sequence, layer, context, past, static_cast<const float*>(queries->data()), selection_->rope(), stream_));
+      WINNOW_RETURN_IF_ERROR(
+          store_->LoadPastQueries(sequence, layer, context, past, static_cast<const float*>(queries->data()), stream_));
     }
     WINNOW_RETURN_IF_ERROR(device_.Synchronize(stream_));
   }
@@ -182,7 +182,9 @@ absl::StatusOr<uint32_t> GpuCacheSide::OpenInPlace(const DecodeSlots& slots, int
       blocks.insert(blocks.end(), of_list.begin(), of_list.begin() + per_list);
     }
   }
-  return store_->OpenAt(positions, blocks, store_->shape().own_index(), stream_);
+  WINNOW_RETURN_IF_ERROR(
+      store_->OpenAt(static_cast<uint32_t>(row), positions, blocks, store_->shape().own_index(), stream_));
+  return static_cast<uint32_t>(row);
 }
 
 absl::Status GpuCacheSide::SetQueryBias(const std::vector<float>& bias) {

@@ -56,7 +56,7 @@ void ColocatedSelection::Enqueue(device::Stream stream, const SelectAction& acti
       selection_.EnqueuePush(stream, bucket_, action.layer, peer_);
       break;
     case SelectAction::Kind::kAppend:
-      selection_.EnqueueAppend(stream, bucket_, action.layer, inbox_);
+      selection_.EnqueueAppend(stream, bucket_, action.layer, inbox_, step_positions_);
       break;
   }
 }

@@ -1,6 +1,7 @@
 #include "cache_rank/select/device/device_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -45,7 +46,9 @@ DevicePlan::DevicePlan(const device::DeviceTable* table, device::Device* device,
       prompt_tokens_(max_rows),
       lists_(num_lists()),
       residency_(num_lists()),
-      targets_(num_lists()) {}
+      targets_(num_lists()) {
+  std::iota(sequences_.begin(), sequences_.end(), 0u);
+}
 
 void DevicePlan::Carve(device::Arena& arena) {
   const size_t row_heads = static_cast<size_t>(max_rows_) * layout().num_kv_heads;
@@ -101,8 +104,9 @@ void DevicePlan::Leave(int row) {
   }
 }
 
-void DevicePlan::SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                               const Staging& staging, device::Stream stream) {
+void DevicePlan::SetRowInPlace(int row, const SelectionSpec& of, uint32_t prompt_tokens, const Staging& staging,
+                               device::Stream stream) {
+  const auto sequence = static_cast<uint32_t>(row);
   SetRow(row, sequence, 0, {}, prompt_tokens);
   for (int layer = 0; layer < layout().num_layers; ++layer) {
     for (int head = 0; head < layout().num_kv_heads; ++head) {

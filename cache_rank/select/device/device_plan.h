@@ -48,10 +48,10 @@ class DevicePlan {
     uint32_t pool_slots = 0;
   };
   // For plans that are a part of decode steps, whose rows' positions the steps say (EnqueueBegin): rows in place, with
-  // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Enqueued; Upload is not for
-  // such plans.
-  void SetRowInPlace(int row, uint32_t sequence, const SelectionSpec& of, uint32_t prompt_tokens,
-                     const Staging& staging, device::Stream stream);
+  // the budgets of `of`, at most max_budget(), which is otherwise the plan's specification. Row r is sequence r.
+  // Enqueued; Upload is not for such plans.
+  void SetRowInPlace(int row, const SelectionSpec& of, uint32_t prompt_tokens, const Staging& staging,
+                     device::Stream stream);
   void LeaveInPlace(int row, device::Stream stream);
   void Leave(int row);
   // The next plan's number is `plan` (both ranks begin an attachment with the same one).

@@ -185,6 +185,7 @@ void DeviceSelection::EnqueuePastQueries(device::Stream stream, const PlanBucket
                                             .head_dim = layout().head_dim,
                                             .window = spec().predictor == Predictor::kTemporal ? spec().window : 0,
                                             .weights = BlendWeightsOf(spec().temporal_variant),
+                                            .post_rope = spec().predictor == Predictor::kTemporal && spec().post_rope,
                                             .rope = rope_,
                                             .out = this->queries(layer)});
 }
@@ -216,14 +217,13 @@ device::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, i
                                   .lists_per_group = exchange_.lists_per_kv_head,
                                   .unit_tokens = hierarchical ? spec().physical_page_tokens : spec().page_tokens,
                                   .reuse_interval = spec().reuse_interval,
-                                  .positions = plan_->positions(),
+                                  .positions = in_place() ? plan_->positions() : nullptr,
                                   .prompt_tokens = plan_->prompt_tokens(),
                                   .num_kv_heads = layout().num_kv_heads,
-                                  .list_positions = in_place() ? plan_->list_positions() : nullptr,
                                   .scratch = arrays_.unit_scratch};
   params.selected = params.list.selected;
   params.counts = params.list.counts;
-  if (in_place() && !stages()) {
+  if (tells_at_once()) {
     params.counts = &in_place_.lists[FirstSelection(layer)].selected_count;
     params.count_stride = sizeof(device::AttentionList) / sizeof(uint32_t);
   }
@@ -271,10 +271,11 @@ void DeviceSelection::EnqueuePush(device::Stream stream, const PlanBucket& bucke
                           .pushed_rows = arrays_.pushed_rows};
   if (in_place()) {
     if (stages()) table_->cache->push(stream, push);
-    if (selects_units() && !stages()) return;  // which has told them already
+    if (tells_at_once()) return;
     table_->page_units->tell_counts(stream, {.counts = counts(layer),
                                              .list_positions = plan_->list_positions(),
                                              .num_lists = NumLists(bucket),
+                                             .lists_per_group = exchange_.lists_per_kv_head,
                                              .to = &in_place_.lists[FirstSelection(layer)].selected_count,
                                              .stride = sizeof(device::AttentionList) / sizeof(uint32_t)});
     return;
@@ -309,7 +310,7 @@ void DeviceSelection::EnqueueCounts(device::Stream stream, const PlanBucket& buc
 }
 
 void DeviceSelection::EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer,
-                                    const device::CacheInbox& inbox) {
+                                    const device::CacheInbox& inbox, const uint32_t* step_positions) {
   device::AppendParams append = store_->append_params(index_);
   if (!indexes_in_place()) {
     append.rows = static_cast<const std::byte*>(inbox.rows) +
@@ -319,16 +320,15 @@ void DeviceSelection::EnqueueAppend(device::Stream stream, const PlanBucket& buc
   append.positions = plan_->list_positions();
   append.lists = plan_->lists(layer);
   store_->Append(stream, append, index_);
-  if (store_->shape().ring_queries == 0) return;
+  if (!PredictsFromPast(spec().predictor)) return;
   const size_t stride = static_cast<size_t>(exchange_.max_rows) * layout().num_query_heads * layout().head_dim;
   table_->predict->store_queries(stream, {.queries = inbox.queries + layer * stride,
                                           .num_rows = bucket.num_rows,
                                           .num_heads = layout().num_query_heads,
                                           .head_dim = layout().head_dim,
-                                          .positions = plan_->positions(),
+                                          .positions = step_positions == nullptr ? plan_->positions() : step_positions,
                                           .sequences = plan_->sequences(),
-                                          .rings = store_->query_rings(layer),
-                                          .rope = rope_});
+                                          .rings = store_->query_rings(layer)});
 }
 
 void DeviceSelection::EnqueueRealQueries(device::Stream stream, const PlanBucket& bucket, int layer,

@@ -63,8 +63,11 @@ class DeviceSelection {
   void EnqueuePush(device::Stream stream, const PlanBucket& bucket, int layer, const device::InferenceInbox& peer,
                    int max_ctas = 0);
 
-  // Appends the plan's rows of the layer, and keeps its queries where the predictor looks back.
-  void EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer, const device::CacheInbox& inbox);
+  // Appends the plan's rows of the layer, and keeps queries where the predictor looks back: those of the plan's
+  // positions or, with `step_positions` [max_rows] in device memory, of all rows of the decode step that the plan is a
+  // part of, where row r is sequence r.
+  void EnqueueAppend(device::Stream stream, const PlanBucket& bucket, int layer, const device::CacheInbox& inbox,
+                     const uint32_t* step_positions = nullptr);
 
   // Captured mass of the plan's rows in a layer, once it has been selected for and appended to, with the real queries
   // of the inbox: to masses() and, but for rows in place, to the peer. May run on another stream than the above, one
@@ -134,6 +137,9 @@ class DeviceSelection {
   bool in_place() const { return in_place_.lists != nullptr; }
   // Rows in place are copied to staging slots once they are selected.
   bool stages() const { return in_place() && store_->shape().pool_slots > 0; }
+  // Units say in the lists themselves what they select; but what is kept is said at every step, as a row that sat one
+  // out has lost it there.
+  bool tells_at_once() const { return selects_units() && in_place() && !stages() && spec().reuse_interval == 1; }
   // Between the selection for a layer and the mass of what it selected lie those for layers ahead.
   size_t num_selections() const { return stages() ? spec().lookahead + 1 : 1; }
   uint32_t* SelectedIn(int layer) const {

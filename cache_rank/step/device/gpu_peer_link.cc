@@ -60,7 +60,7 @@ size_t GpuPeerLink::DeviceBytes(const device::DeviceTable* table, const DeviceKv
   const std::unique_ptr<DevicePlan> plan = DevicePlan::Unallocated(store.get(), spec, exchange.max_rows);
   GatherArrays gather;
   return CacheInboxBytes(exchange) + device::PushStagingBytes(exchange.layout) +
-         CarveGather(exchange, nullptr, &gather) + PastQueryBytes(kv) + plan->DeviceBytes() +
+         CarveGather(exchange, nullptr, &gather) + plan->DeviceBytes() +
          DeviceSelection::DeviceBytes(table, store.get(), plan.get(), model, exchange);
 }
 
@@ -88,7 +88,6 @@ absl::Status GpuPeerLink::Allocate() {
   carve_pinned(pinned_->data());
   if (const size_t bytes = PastQueryBytes(store_->kv().shape()); bytes > 0) {
     WINNOW_ASSIGN_OR_RETURN(host_queries_, device_->AllocatePinned(bytes));
-    WINNOW_ASSIGN_OR_RETURN(device_queries_, device_->Allocate(bytes));
     queries_copied_ = device_->NewEvent();
   }
   for (Readback& readback : readbacks_) {
@@ -199,24 +198,16 @@ absl::Status GpuPeerLink::LoadPastQueries(const CachedSequence& sequence, uint32
     if (layer.queries.end() != end) return absl::FailedPreconditionError("the newest queries are not here");
   }
   WINNOW_RETURN_IF_ERROR(queries_copied_->Wait());
-  auto* const host = static_cast<float*>(host_queries_->data());
+  absl::Status loaded;
   for (int layer = 0; layer < layout().num_layers; ++layer) {
+    auto* const host = static_cast<float*>(host_queries_->data()) + static_cast<size_t>(layer) * ring * floats;
     const QueryRing& queries = sequence.layers[layer].queries;
     const uint32_t count = std::min(ring, end - queries.first());
-    for (uint32_t i = 0; i < count; ++i) {
-      std::copy_n(queries.pre(end - count + i), floats, host + (static_cast<size_t>(layer) * ring + i) * floats);
-    }
+    for (uint32_t i = 0; i < count; ++i) std::copy_n(queries.pre(end - count + i), floats, host + i * floats);
+    loaded.Update(store_->kv().LoadPastQueries(place, layer, end, count, host, stream_));
   }
-  device_->CopyAsync(device_queries_->data(), host, host_queries_->bytes(), stream_);
-  queries_copied_->Record(stream_);  // at once: the next sequence waits for it, whatever becomes of this one
-  for (int layer = 0; layer < layout().num_layers; ++layer) {
-    const uint32_t count = std::min(ring, end - sequence.layers[layer].queries.first());
-    WINNOW_RETURN_IF_ERROR(store_->kv().LoadPastQueries(
-        place, layer, end, count,
-        static_cast<const float*>(device_queries_->data()) + static_cast<size_t>(layer) * ring * floats,
-        selection_->rope(), stream_));
-  }
-  return absl::OkStatus();
+  queries_copied_->Record(stream_);  // the next sequence waits for it, whatever becomes of this one
+  return loaded;
 }
 
 bool GpuPeerLink::HasRow(const Row& row) const {

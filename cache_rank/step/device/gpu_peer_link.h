@@ -108,7 +108,7 @@ class GpuPeerLink final : public DevicePeerLink {
   std::unique_ptr<device::DeviceMemory> inbox_memory_, gather_memory_, pinned_;
   // Past queries of a sequence that gets a batch row, [num_layers][ring_queries][num_query_heads][head_dim]; null where
   // none are looked back on.
-  std::unique_ptr<device::DeviceMemory> host_queries_, device_queries_;
+  std::unique_ptr<device::DeviceMemory> host_queries_;
   std::unique_ptr<device::Event> queries_copied_;  // host_queries_ may be written again
   device::CacheInbox inbox_;
   GatherArrays gather_;

@@ -112,10 +112,7 @@ DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout
   for (size_t list = 0; list < layout.num_lists() && rows != RowTier::kInPlace; ++list) {
     shape.pool_slots = std::max(shape.pool_slots, PoolSlots(spec, list, max_positions, layout.group_size()));
   }
-  if (PredictsFromPast(spec.predictor)) {
-    shape.ring_queries = RingQueries(spec);
-    shape.rotated_queries = spec.predictor == Predictor::kTemporal && spec.post_rope;
-  }
+  if (PredictsFromPast(spec.predictor)) shape.ring_queries = RingQueries(spec);
   return shape;
 }
 

@@ -34,17 +34,16 @@ struct DeviceIndex {
 struct DeviceKvShape {
   KvLayout layout;  // rows of bf16, in place of int8, too: their keys are what is scored, and have no copy
   uint32_t max_sequences = 0;
-  uint32_t max_positions = 0;    // of one sequence
-  uint64_t num_blocks = 0;       // of kBlockTokens rows of one (layer, kv head)
-  uint32_t pool_slots = 0;       // of one list's pool in an inference rank
-  uint32_t slots_beside = 0;     // most slots that lie before the pool in the list's slot pages there
-  bool key_copy = false;         // keys in fp8 (e4m3) with a scale each, which scorers read
-  uint32_t page_tokens = 0;      // of pages whose bounds are kept; 0: none
-  bool cuboids = false;          // those are cuboid-means in place of minima and maxima
-  bool page_groups = false;      // bounds of groups of pages are kept, too, for max_positions of each sequence
-  bool scores_keys = true;       // keys are read one by one, and not their pages' bounds alone
-  uint32_t ring_queries = 0;     // past queries kept of each (sequence, layer)
-  bool rotated_queries = false;  // those are kept after RoPE
+  uint32_t max_positions = 0;  // of one sequence
+  uint64_t num_blocks = 0;     // of kBlockTokens rows of one (layer, kv head)
+  uint32_t pool_slots = 0;     // of one list's pool in an inference rank
+  uint32_t slots_beside = 0;   // most slots that lie before the pool in the list's slot pages there
+  bool key_copy = false;       // keys in fp8 (e4m3) with a scale each, which scorers read
+  uint32_t page_tokens = 0;    // of pages whose bounds are kept; 0: none
+  bool cuboids = false;        // those are cuboid-means in place of minima and maxima
+  bool page_groups = false;    // bounds of groups of pages are kept, too, for max_positions of each sequence
+  bool scores_keys = true;     // keys are read one by one, and not their pages' bounds alone
+  uint32_t ring_queries = 0;   // past queries kept of each (sequence, layer)
   RowTier rows = RowTier::kDevice;
   uint64_t dram_blocks = 0;  // kDevice: of num_blocks, the last to be taken, whose rows lie in the host's DRAM
 

@@ -64,10 +64,6 @@ std::unique_ptr<DeviceKvStore> DeviceKvStore::Unallocated(const DeviceKvShape& s
   return std::unique_ptr<DeviceKvStore>(new DeviceKvStore(nullptr, nullptr, shape));
 }
 
-size_t DeviceKvStore::range_words() const {
-  return std::max<size_t>(shape_.layout.num_kv_heads, shape_.ring_queries);
-}
-
 void DeviceKvStore::Carve(device::Arena& arena) {
   const KvLayout& layout = shape_.layout;
   const size_t lists = shape_.max_sequences * layout.num_lists();
@@ -92,7 +88,7 @@ void DeviceKvStore::Carve(device::Arena& arena) {
       arena.TakeArray<float>(layout.num_layers * shape_.max_sequences * shape_.ring_queries * query_floats);
   arrays_.first_query_positions = arena.TakeArray<uint32_t>(shape_.max_sequences);
   arrays_.range_lists = arena.TakeArray<device::SelectionList>(lists);
-  arrays_.range_words = arena.TakeArray<uint32_t>(shape_.max_sequences * 2 * range_words());
+  arrays_.range_positions = arena.TakeArray<uint32_t>(shape_.max_sequences * layout.num_kv_heads);
 }
 
 absl::Status DeviceKvStore::Allocate() {
@@ -116,16 +112,10 @@ absl::Status DeviceKvStore::Allocate() {
   return device_->Synchronize(stream);
 }
 
-absl::StatusOr<uint32_t> DeviceKvStore::FindPlace(uint32_t max_positions) const {
-  if (max_positions > shape_.max_positions) {
-    return absl::OutOfRangeError(
-        absl::StrCat("a sequence of ", max_positions, " positions; ", shape_.max_positions, " were planned for"));
-  }
-  const auto place = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return !s.is_open; });
-  if (place == sequences_.end()) {
-    return absl::ResourceExhaustedError(absl::StrCat("all ", sequences_.size(), " sequences are taken"));
-  }
-  return static_cast<uint32_t>(place - sequences_.begin());
+absl::Status DeviceKvStore::CheckLength(uint32_t max_positions) const {
+  if (max_positions <= shape_.max_positions) return absl::OkStatus();
+  return absl::OutOfRangeError(
+      absl::StrCat("a sequence of ", max_positions, " positions; ", shape_.max_positions, " were planned for"));
 }
 
 void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, device::Stream stream) {
@@ -143,7 +133,12 @@ void DeviceKvStore::SetBlocks(uint32_t sequence, std::span<const uint32_t> block
 
 absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, device::Stream stream) {
   WINNOW_CHECK(shape_.rows != RowTier::kInPlace);
-  WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
+  WINNOW_RETURN_IF_ERROR(CheckLength(max_positions));
+  const auto place = std::find_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return !s.is_open; });
+  if (place == sequences_.end()) {
+    return absl::ResourceExhaustedError(absl::StrCat("all ", sequences_.size(), " sequences are taken"));
+  }
+  const auto sequence = static_cast<uint32_t>(place - sequences_.begin());
   const uint64_t wanted = shape_.BlocksOf(max_positions);
   if (wanted > free_blocks()) {
     return absl::ResourceExhaustedError(absl::StrCat("a sequence of ", max_positions, " positions takes ", wanted,
@@ -164,15 +159,16 @@ absl::StatusOr<uint32_t> DeviceKvStore::Open(uint32_t max_positions, device::Str
   return sequence;
 }
 
-absl::StatusOr<uint32_t> DeviceKvStore::OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks,
-                                               const DeviceIndex& index, device::Stream stream) {
+absl::Status DeviceKvStore::OpenAt(uint32_t sequence, uint32_t max_positions, std::span<const uint32_t> blocks,
+                                   const DeviceIndex& index, device::Stream stream) {
   WINNOW_CHECK(shape_.rows == RowTier::kInPlace && blocks.size() == shape_.BlocksOf(max_positions));
-  WINNOW_ASSIGN_OR_RETURN(const uint32_t sequence, FindPlace(max_positions));
+  WINNOW_CHECK(sequence < sequences_.size() && !is_open(sequence));
+  WINNOW_RETURN_IF_ERROR(CheckLength(max_positions));
   sequences_[sequence].is_open = true;
   sequences_[sequence].max_positions = max_positions;
   sequences_[sequence].index = index;
   SetBlocks(sequence, blocks, stream);
-  return sequence;
+  return absl::OkStatus();
 }
 
 void DeviceKvStore::Release(uint32_t sequence) {
@@ -183,14 +179,6 @@ void DeviceKvStore::Release(uint32_t sequence) {
     (*block < first_in_dram ? free_blocks_ : free_dram_blocks_).push_back(*block);
   }
   released = {};
-}
-
-uint32_t* DeviceKvStore::SetRangeWords(uint32_t sequence, int which, std::span<const uint32_t> words,
-                                       device::Stream stream) {
-  WINNOW_CHECK(words.size() <= range_words());
-  uint32_t* const to = arrays_.range_words + (size_t{2} * sequence + which) * range_words();
-  device_->CopyAsync(to, words.data(), words.size_bytes(), stream);
-  return to;
 }
 
 absl::Status DeviceKvStore::AppendRange(uint32_t sequence, int layer, uint32_t first, uint32_t count, const void* rows,
@@ -220,34 +208,45 @@ device::AppendParams DeviceKvStore::RangeParams(uint32_t sequence, int layer, ui
   device::AppendParams append = append_params(sequences_[sequence].index);
   append.num_lists = shape_.layout.num_kv_heads;
   append.rows_per_list = static_cast<int>(count);
-  append.positions = SetRangeWords(sequence, 0, positions, stream);
+  uint32_t* const on_device = arrays_.range_positions + size_t{sequence} * positions.size();
+  device_->CopyAsync(on_device, positions.data(), positions.size() * sizeof(uint32_t), stream);
+  append.positions = on_device;
   append.lists = arrays_.range_lists + list_index(sequence, shape_.layout.list(layer, 0));
   return append;
 }
 
+template <typename Copy>
+void DeviceKvStore::ForEachRun(uint32_t sequence, int layer, uint32_t end, uint32_t count, Copy copy) const {
+  const device::QueryRings rings = query_rings(layer);
+  const size_t floats = static_cast<size_t>(shape_.layout.num_query_heads) * shape_.layout.head_dim;
+  for (uint32_t first = 0, run = 0; first < count; first += run) {
+    const uint32_t at = (end - count + first) % rings.capacity;
+    run = std::min(count - first, rings.capacity - at);
+    copy(rings.queries + sequence * rings.sequence_stride + at * floats, first * floats, run * floats);
+  }
+}
+
 absl::Status DeviceKvStore::LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count,
-                                            const float* queries, const device::RopeParams& rope,
-                                            device::Stream stream) {
+                                            const float* queries, device::Stream stream) {
   WINNOW_CHECK(is_open(sequence));
   if (count > shape_.ring_queries || count > end) {
     return absl::InvalidArgumentError(
         absl::StrCat(count, " queries up to position ", end, "; ", shape_.ring_queries, " are kept"));
   }
   const uint32_t first = end - count;
-  std::vector<uint32_t> positions(count);
-  std::iota(positions.begin(), positions.end(), first);
-  const std::vector<uint32_t> sequences(count, sequence);
   device_->CopyAsync(arrays_.first_query_positions + sequence, &first, sizeof(first), stream);
-  if (count == 0) return absl::OkStatus();
-  table_->predict->store_queries(stream, {.queries = queries,
-                                          .num_rows = static_cast<int>(count),
-                                          .num_heads = shape_.layout.num_query_heads,
-                                          .head_dim = shape_.layout.head_dim,
-                                          .positions = SetRangeWords(sequence, 0, positions, stream),
-                                          .sequences = SetRangeWords(sequence, 1, sequences, stream),
-                                          .rings = query_rings(layer),
-                                          .rope = rope});
+  ForEachRun(sequence, layer, end, count, [&](float* place, size_t from, size_t floats) {
+    device_->CopyAsync(place, queries + from, floats * sizeof(float), stream);
+  });
   return absl::OkStatus();
+}
+
+void DeviceKvStore::ReadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count, float* queries,
+                                    device::Stream stream) const {
+  WINNOW_CHECK(is_open(sequence) && count <= shape_.ring_queries && count <= end);
+  ForEachRun(sequence, layer, end, count, [&](const float* place, size_t to, size_t floats) {
+    device_->CopyAsync(queries + to, place, floats * sizeof(float), stream);
+  });
 }
 
 void DeviceKvStore::ForgetResidency(uint32_t sequence, device::Stream stream) {
@@ -355,8 +354,7 @@ device::QueryRings DeviceKvStore::query_rings(int layer) const {
       static_cast<int64_t>(shape_.ring_queries) * shape_.layout.num_query_heads * shape_.layout.head_dim;
   return {.queries = arrays_.past_queries + layer * shape_.max_sequences * stride,
           .sequence_stride = stride,
-          .capacity = shape_.ring_queries,
-          .rotated = shape_.rotated_queries};
+          .capacity = shape_.ring_queries};
 }
 
 uint32_t DeviceKvStore::FirstBlock(uint32_t sequence, size_t list) const {

@@ -31,10 +31,11 @@ class DeviceKvStore {
   // A new, empty sequence, < max_sequences, that nobody holds rows of. RESOURCE_EXHAUSTED, and nothing changes, when
   // it has no place; OUT_OF_RANGE beyond the shape's max_positions.
   absl::StatusOr<uint32_t> Open(uint32_t max_positions, device::Stream stream);
-  // The same for RowTier::kInPlace, whose blocks are the inference rank's: [num_lists][blocks of max_positions] numbers
-  // in the slot pool. Whoever else has some of them has the same `index` (IndexIn), or none.
-  absl::StatusOr<uint32_t> OpenAt(uint32_t max_positions, std::span<const uint32_t> blocks, const DeviceIndex& index,
-                                  device::Stream stream);
+  // The same for RowTier::kInPlace, as that sequence, which is not open, and whose blocks are the inference rank's:
+  // [num_lists][blocks of max_positions] numbers in the slot pool. Whoever else has some of them has the same `index`
+  // (IndexIn), or none.
+  absl::Status OpenAt(uint32_t sequence, uint32_t max_positions, std::span<const uint32_t> blocks,
+                      const DeviceIndex& index, device::Stream stream);
   // Gives its blocks back. Nothing that was enqueued may touch the sequence any longer.
   void Release(uint32_t sequence);
 
@@ -45,10 +46,13 @@ class DeviceKvStore {
   // The bounds of the groups of pages among rows [0, end) of one layer, which are indexed already: of blocks that come
   // from other sequences (AppendRange bounds those that it completes).
   void BoundGroups(uint32_t sequence, int layer, uint32_t end, device::Stream stream);
-  // The queries of positions [end - count, end) of one layer before RoPE, [count][num_query_heads][head_dim] in device
-  // memory, count <= ring_queries: of all layers the same positions, before anything is predicted.
+  // The queries of positions [end - count, end) of one layer before RoPE, [count][num_query_heads][head_dim] in any
+  // memory, count <= ring_queries: of all layers the same positions, before anything is predicted. Enqueued copies.
   absl::Status LoadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count, const float* queries,
-                               const device::RopeParams& rope, device::Stream stream);
+                               device::Stream stream);
+  // The other way, those that are kept.
+  void ReadPastQueries(uint32_t sequence, int layer, uint32_t end, uint32_t count, float* queries,
+                       device::Stream stream) const;
 
   // Before another inference rank holds the sequence: its pools are empty.
   void ForgetResidency(uint32_t sequence, device::Stream stream);
@@ -97,9 +101,9 @@ class DeviceKvStore {
     uint32_t* peer_pages = nullptr;             // [max_sequences][num_lists][peer_pages]
     float* past_queries = nullptr;              // [num_layers][max_sequences][ring_queries][num_query_heads][head_dim]
     uint32_t* first_query_positions = nullptr;  // [max_sequences]
-    // Of AppendRange and LoadPastQueries, so that calls for several sequences may overlap.
+    // Of AppendRange, so that calls for several sequences may overlap.
     device::SelectionList* range_lists = nullptr;  // [max_sequences][num_lists], first_block alone
-    uint32_t* range_words = nullptr;               // [max_sequences][2][range_words()]
+    uint32_t* range_positions = nullptr;           // [max_sequences][num_kv_heads]
   };
   struct Sequence {
     bool is_open = false;
@@ -110,13 +114,15 @@ class DeviceKvStore {
 
   DeviceKvStore(const device::DeviceTable* table, device::Device* device, const DeviceKvShape& shape);
   device::AppendParams RangeParams(uint32_t sequence, int layer, uint32_t first, uint32_t count, device::Stream stream);
-  absl::StatusOr<uint32_t> FindPlace(uint32_t max_positions) const;
+  absl::Status CheckLength(uint32_t max_positions) const;
+  // Calls `copy` for each run of the queries of positions [end - count, end) in their ring: its place, and the floats
+  // before it and in it.
+  template <typename Copy>
+  void ForEachRun(uint32_t sequence, int layer, uint32_t end, uint32_t count, Copy copy) const;
   void SetBlocks(uint32_t sequence, std::span<const uint32_t> blocks, device::Stream stream);
   absl::Status Allocate();
   void Carve(device::Arena& arena);
   size_t list_index(uint32_t sequence, size_t list) const { return sequence * shape_.layout.num_lists() + list; }
-  size_t range_words() const;
-  uint32_t* SetRangeWords(uint32_t sequence, int which, std::span<const uint32_t> words, device::Stream stream);
 
   const device::DeviceTable* const table_;
   device::Device* const device_;

@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads) TellCounts(const TellCountsParams p)
   WaitForInputs();
   LetDependentsStart();
   const int list = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
-  if (list < p.num_lists && p.list_positions[list] != kNoPosition)
+  if (list < p.num_lists * p.lists_per_group && p.list_positions[list / p.lists_per_group] != kNoPosition)
     p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
 }
 
@@ -139,7 +139,8 @@ void LaunchHoldLists(Stream stream, const HoldListsParams& p) {
 
 void LaunchTellCounts(Stream stream, const TellCountsParams& p) {
   if (p.num_lists == 0) return;
-  LaunchDependent(TellCounts, {.grid = dim3(Blocks(p.num_lists, kThreads)), .threads = kThreads}, stream, p);
+  const int64_t lists = int64_t{p.num_lists} * p.lists_per_group;
+  LaunchDependent(TellCounts, {.grid = dim3(Blocks(lists, kThreads)), .threads = kThreads}, stream, p);
 }
 
 }  // namespace

@@ -67,7 +67,6 @@ __global__ void __launch_bounds__(kWarps * 32) StoreQueries(const StoreQueriesPa
   const float* in = p.queries + static_cast<int64_t>(item) * p.head_dim;
   float* out = p.rings.queries + p.sequences[row] * p.rings.sequence_stride +
                (static_cast<int64_t>(position % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim;
-  if (p.rings.rotated) return RotateHead(in, p.rope, position, p.head_dim, lane, 32, out);
   for (int d = lane; d < p.head_dim; d += 32) out[d] = in[d];
 }
 
@@ -88,14 +87,18 @@ __global__ void __launch_bounds__(kRegressionThreads) PredictQueries(const Predi
   const float* ring = p.rings.queries + sequence * p.rings.sequence_stride;
   const int stride = p.head_dim + 1;
   for (int i = threadIdx.x / 32; i < count; i += kRegressionThreads / 32) {
-    const uint32_t at = (position - count + i) % p.rings.capacity;
-    const float* query = ring + (static_cast<int64_t>(at) * p.num_heads + head) * p.head_dim;
+    const uint32_t at = position - count + i;
+    const float* query = ring + (static_cast<int64_t>(at % p.rings.capacity) * p.num_heads + head) * p.head_dim;
+    if (p.post_rope) {
+      RotateHead(query, p.rope, at, p.head_dim, threadIdx.x % 32, 32, past + i * stride);
+      continue;
+    }
     for (int d = threadIdx.x % 32; d < p.head_dim; d += 32) past[i * stride + d] = query[d];
   }
   __syncthreads();
   regression.Predict(past, stride, count, p.head_dim, p.weights, prediction);
   float* out = p.out + static_cast<int64_t>(blockIdx.x) * p.head_dim;
-  if (!p.rings.rotated) {
+  if (!p.post_rope) {
     return RotateHead(prediction, p.rope, position, p.head_dim, threadIdx.x, blockDim.x, out);
   }
   for (int d = threadIdx.x; d < p.head_dim; d += blockDim.x) out[d] = prediction[d];

@@ -4,7 +4,6 @@
 
 #include "kernels/cuda/device/dependent_launch.cuh"
 #include "kernels/device/params/page_units.h"
-#include "kernels/device/params/predict.h"
 
 // Units of a list in the order of their importance. A list has some hundred to a few thousand of them: one block sorts
 // them all in shared memory, as reading them one after the other wants the whole order.
@@ -13,7 +12,6 @@ namespace winnow::device {
 
 inline constexpr int kRankThreads = 1024;
 inline constexpr int kRankWarps = kRankThreads / 32;
-inline constexpr int kMaxUnitHeads = 8;
 inline constexpr uint32_t kNotStopped = ~0u;
 
 // Memory of one call, by list.
@@ -42,9 +40,10 @@ __device__ __forceinline__ uint32_t AnchorOf(uint32_t position, uint32_t prompt_
 
 // True for a list whose selection stays as it is.
 __device__ __forceinline__ bool KeepsSelection(const UnitSelectParams& p, uint32_t list) {
-  if (p.reuse_interval == 1) return false;
+  if (p.positions == nullptr) return false;
   const uint32_t row = list / p.num_kv_heads, position = p.positions[row];
-  return position != ~0u && AnchorOf(position, p.prompt_tokens[row], p.reuse_interval) != position;
+  return position == ~0u ||
+         (p.reuse_interval > 1 && AnchorOf(position, p.prompt_tokens[row], p.reuse_interval) != position);
 }
 
 __device__ __forceinline__ bool TakesByMass(const UnitSelectParams& p, const SelectionList& list) {
@@ -183,9 +182,8 @@ __global__ void __launch_bounds__(kRankThreads)
   if (KeepsSelection(p, index)) return;
   const SelectionList list = p.list.lists[index];
   if (list.last <= list.first || list.budget == 0) {
-    const bool is_nobodys = p.list_positions != nullptr && p.list_positions[index] == kNoPosition;
     if (threadIdx.x == 0) {
-      if (!is_nobodys) p.counts[static_cast<size_t>(out) * p.count_stride] = 0;
+      p.counts[static_cast<size_t>(out) * p.count_stride] = 0;
       if (scratch.stop != nullptr) scratch.stop[out] = scratch.in_budget[out] = 0;
     }
     return;

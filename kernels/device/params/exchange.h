@@ -40,7 +40,7 @@ struct ExchangeShape {
   size_t masses_per_plan() const { return layout.num_layers * lists_per_layer(); }
   size_t selections_per_layer() const { return lists_per_layer() * lists_per_kv_head; }
   // InferenceInbox::counts go layer by layer in whole 16 bytes.
-  size_t counts_per_layer() const { return (lists_per_layer() + 3) / 4 * 4; }
+  size_t counts_per_layer() const { return (selections_per_layer() + 3) / 4 * 4; }
 };
 
 // In the cache rank's memory. [layer] strides are those of the arrays' own shapes.

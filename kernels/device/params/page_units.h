@@ -42,15 +42,13 @@ struct UnitSelectParams {
   SelectParams list;          // lists .. group, queries, scale, aggregation, max_keys, max_budget, min_mass; pages
   int lists_per_group = 1;    // selections of a list: one, or one for each query
   uint32_t unit_tokens = 32;  // a multiple of pages.page_tokens, at most 64
-  // A selection is kept at positions that are no anchors (attended_set.h): positions [num_lists / num_kv_heads] of the
-  // lists' rows, ~0u where there is none, and where their anchors begin. Not read with a reuse_interval of 1.
+  // Set: positions [num_lists / num_kv_heads] of the lists' rows. Lists of rows without one (~0u) are left alone:
+  // others may say theirs. So are those at positions that are no anchors (attended_set.h), whose selection is kept:
+  // anchors begin behind the prompt. A reuse_interval above 1 needs both.
   uint32_t reuse_interval = 1;
   const uint32_t* positions = nullptr;
   const uint32_t* prompt_tokens = nullptr;
   int num_kv_heads = 1;
-  // [num_lists] a list whose word is kNoPosition is nobody's here, and what it has selected is left alone; null: there
-  // is none
-  const uint32_t* list_positions = nullptr;
   uint32_t* selected = nullptr;  // [num_lists * lists_per_group, max_budget] positions, ascending
   uint32_t* counts = nullptr;    // [num_lists * lists_per_group], count_stride words apart
   uint32_t count_stride = 1;
@@ -70,12 +68,13 @@ struct HoldListsParams {
   const uint32_t* prompt_tokens = nullptr;  // [num_rows]
 };
 
-// Tells attention how many rows are selected: counts [num_lists] to words `stride` apart. Lists without a position in
-// list_positions (kNoPosition) are left alone: others may say theirs.
+// Tells attention how many rows are selected: counts [num_lists * lists_per_group] to words `stride` apart. Lists
+// without a position in list_positions (kNoPosition) are left alone: others may say theirs.
 struct TellCountsParams {
   const uint32_t* counts = nullptr;
   const uint32_t* list_positions = nullptr;  // [num_lists]
   int num_lists = 0;
+  int lists_per_group = 1;
   uint32_t* to = nullptr;
   uint32_t stride = 1;
 };
@@ -90,7 +89,8 @@ struct PageUnitKernels {
 };
 extern const PageUnitKernels kPageUnitKernels;
 
-// Units of a list that select_units ranks at most.
+// Units of a list that select_units ranks at most, and query heads of a list.
 inline constexpr uint32_t kMaxPageUnits = 8192;
+inline constexpr int kMaxUnitHeads = 8;
 
 }  // namespace winnow::device

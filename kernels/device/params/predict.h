@@ -31,12 +31,11 @@ struct RotateQueriesParams {
   float* out = nullptr;  // [num_rows, num_heads, head_dim]
 };
 
-// The newest queries of one layer: that of position p of a sequence lies at index p % capacity of its ring.
+// The newest queries of one layer before RoPE: that of position p of a sequence lies at index p % capacity of its ring.
 struct QueryRings {
   float* queries = nullptr;     // [num_sequences] x sequence_stride: [capacity, num_heads, head_dim]
   int64_t sequence_stride = 0;  // in floats
   uint32_t capacity = 0;
-  bool rotated = false;  // each to its own position; otherwise as they are before RoPE
 };
 
 // Puts a query per row into its sequence's ring.
@@ -48,7 +47,6 @@ struct StoreQueriesParams {
   const uint32_t* positions = nullptr;  // [num_rows]
   const uint32_t* sequences = nullptr;  // [num_rows]
   QueryRings rings;
-  RopeParams rope;
 };
 
 enum class BlendWeights : uint8_t { kSoftmax, kRidge, kClipped };
@@ -58,7 +56,7 @@ enum class BlendWeights : uint8_t { kSoftmax, kRidge, kClipped };
 // queries. Softmax, or clipping to >= 0 and normalising, makes v a convex blend. With a window of 0, with a single
 // query, or where the equations have no solution, it is the newest query. w is what the ring holds, at most `window`.
 // Solved in f64 by Cholesky in a fixed order: the bits of a row depend on its queries alone. What comes out is rotated
-// to the row's position, if the rings' queries are not rotated already.
+// to the row's position, or with `post_rope` the past queries are, each to its own, before they are blended.
 struct PredictQueriesParams {
   QueryRings rings;
   const uint32_t* first_positions = nullptr;  // [num_sequences] positions below are not in the rings
@@ -69,6 +67,7 @@ struct PredictQueriesParams {
   int head_dim = 0;
   uint32_t window = 0;  // at most 32
   BlendWeights weights = BlendWeights::kSoftmax;
+  bool post_rope = false;
   RopeParams rope;
   float* out = nullptr;  // [num_rows, num_heads, head_dim] rotated
 };

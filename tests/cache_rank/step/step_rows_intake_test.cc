@@ -75,11 +75,21 @@ TEST_F(StepRowsIntakeTest, RowsOfAllLayersAreStoredAndAWatermarkSaysSo) {
 TEST_F(StepRowsIntakeTest, RefusesRowsThatDoNotContinueTheirSequenceAndTakesTheOthers) {
   FakeSequence* gap = Prefill(1, 17);
   FakeSequence* good = Prefill(2, 18);
-  FakeSequence* selects = rank_->Prefill(3, 19, SmallSpec(Predictor::kLast), 70);
-  Send({Entry(*gap, 71), Entry(*selects, 70), Entry(*good, 70)}, {17, 19, 18});
+  SelectionSpec guarded = SmallSpec(Predictor::kLast);
+  guarded.min_captured_mass = 0.5f;
+  FakeSequence* verified = rank_->Prefill(3, 19, guarded, 70);
+  Send({Entry(*gap, 71), Entry(*verified, 70), Entry(*good, 70)}, {17, 19, 18});
   EXPECT_EQ(rank_->failed, (std::vector<std::pair<uint64_t, uint32_t>>{{1, 0}, {3, 0}}));
   EXPECT_EQ(rank_->watermarks[2], 71u);
   EXPECT_EQ(kv(1).watermark(), 70u);
+}
+
+TEST_F(StepRowsIntakeTest, SequencesThatLookBackGoOnBehindTheirPromptAlone) {
+  FakeSequence* looks_back = rank_->Prefill(3, 19, SmallSpec(Predictor::kLast), 70);
+  Send({Entry(*looks_back, 70)}, {19});
+  Send({Entry(*looks_back, 71)}, {19});
+  EXPECT_EQ(rank_->watermarks[3], 72u);
+  EXPECT_EQ(cluster_.data_plane->store().Find(3)->RestartPosition(100), 70u) << "no queries came with the rows";
 }
 
 TEST_F(StepRowsIntakeTest, FencesAnEarlierHolder) {

@@ -1,15 +1,15 @@
 #pragma once
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
 #include <vector>
 
+#include "cache_rank/select/predictor/from_past.h"
 #include "inference_rank/backend/device_backend.h"
 #include "inference_rank/memory/working_set.h"
 #include "kernels/cpu/rotation.h"
@@ -41,7 +41,7 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
     WriteTinyCheckpoint(kModel, folder_.path());
     config_ = LoadModelConfig(folder_.path()).value();
     layout_ = config_.kv_layout(GetParam());
-    Start(spec_);
+    Start(ServerSpec());
   }
   // A rank with that selection of its own, in the place of the one before.
   void Start(const SelectionSpec& selection) {
@@ -63,10 +63,16 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
     slots_.emplace(backend_->NewSlotPool().value());
   }
 
+  virtual SelectionSpec ServerSpec() const { return spec_; }
+
   struct Stream {
     std::optional<WorkingSet> set;
     uint32_t position = 0;
     std::vector<uint32_t> tokens;  // from the first that is decoded
+    // Of each layer, before RoPE: of positions below `position`, the newest last. At first random.
+    std::vector<std::vector<std::vector<float>>> past_queries = {};
+    uint32_t prompt = 0;
+    std::map<std::pair<int, int>, std::vector<uint32_t>> chosen = {};  // at the last anchor, by layer and query head
     uint32_t newest() const { return tokens.back(); }
   };
 
@@ -75,7 +81,8 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
     Stream stream{
         .set = WorkingSet::Create(*slots_, layout_, spec, kMaxContext, prompt, SlotOrder::kByPosition).value(),
         .position = prompt,
-        .tokens = {seed % kModel.vocab_size}};
+        .tokens = {seed % kModel.vocab_size},
+        .prompt = prompt};
     std::mt19937 random(seed);
     for (uint32_t p = 0; p < prompt; ++p) {
       for (int layer = 0; layer < layout_.num_layers; ++layer) {
@@ -85,8 +92,16 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
       }
     }
     stream.set->FinishLoad(prompt);
+    std::normal_distribution<float> normal(0, 2);
+    const std::vector<std::vector<float>> of_layer(std::min(PastQueries(spec), prompt),
+                                                   std::vector<float>(query_floats()));
+    stream.past_queries.resize(layout_.num_layers, of_layer);
+    for (auto& layer : stream.past_queries) {
+      for (auto& query : layer) std::generate(query.begin(), query.end(), [&] { return normal(random); });
+    }
     return stream;
   }
+  size_t query_floats() const { return static_cast<size_t>(layout_.num_query_heads) * layout_.head_dim; }
 
   // Elements of magnitudes between an eighth and a half.
   std::vector<std::byte> RandomRow(std::mt19937& random) const {
@@ -136,11 +151,16 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
   StepClient& client() { return *backend_->step_client(); }
   void Sit(int row, const Stream& stream, const SelectionSpec& spec) {
     const std::vector<uint32_t> pages = stream.set->PagesOfLists(WholeModel(layout_), client().pages_per_list());
+    std::vector<float> past;
+    for (const auto& layer : stream.past_queries) {
+      for (const std::vector<float>& query : layer) past.insert(past.end(), query.begin(), query.end());
+    }
     const absl::Status taken = client().SetRow(row, {.spec = &spec,
                                                      .pages = pages,
                                                      .position = stream.position,
                                                      .max_positions = kMaxContext,
-                                                     .prompt_tokens = stream.position});
+                                                     .prompt_tokens = stream.prompt,
+                                                     .past_queries = past});
     EXPECT_TRUE(taken.ok()) << taken;
   }
   void Sit(int row, const Stream& stream) { Sit(row, stream, spec_); }
@@ -174,108 +194,6 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
     DeviceLocalStepTest& test_;
     Stream& stream_;
   };
-
-  // Selects by brute force as the specification says, from the keys that the stream has, and attends to that by frames.
-  class SelectingKv final : public DecodeKv {
-   public:
-    SelectingKv(DeviceLocalStepTest& test, Stream& stream, const SelectionSpec& spec)
-        : test_(test), stream_(stream), spec_(spec), queries_(test.layout_.num_layers) {}
-    int Lookahead() const override { return spec_.predictor == Predictor::kDepth ? 1 : 0; }
-    void Publish(const DecodeLayerOutput& output) override {
-      const KvLayout& layout = test_.layout_;
-      for (int head = 0; head < layout.num_kv_heads; ++head) {
-        stream_.set->WriteRow(output.layer, head, stream_.position, output.kv_rows + head * layout.row_bytes());
-      }
-      const size_t floats = static_cast<size_t>(layout.num_query_heads) * layout.head_dim;
-      const auto keep = [&](int layer, const float* queries) {
-        if (queries_[layer].empty()) queries_[layer].assign(queries, queries + floats);
-      };
-      keep(output.layer, output.q_pre_rope);
-      if (output.prediction != nullptr) keep(output.prediction_layer, output.prediction);
-    }
-    void AwaitSlots(int layer, SlotLists& lists) override {
-      for (int head = 0; head < test_.layout_.num_kv_heads; ++head) {
-        std::vector<uint32_t>& slots = lists_.emplace_back();
-        for (const uint32_t row : Attended(layer, head)) slots.push_back(SlotOf(layer, head, row));
-        lists.Add(slots, test_.layout_.group_size());
-      }
-    }
-
-   private:
-    std::vector<float> Rotated(const float* query) const {
-      const RopeTable& rope = test_.backend_->forward().rope();
-      const int half = test_.layout_.head_dim / 2;
-      std::vector<float> out(2 * half);
-      for (int i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(stream_.position) * rope.inv_freq[i];
-        out[i] = query[i] * std::cos(angle) - query[i + half] * std::sin(angle);
-        out[i + half] = query[i + half] * std::cos(angle) + query[i] * std::sin(angle);
-      }
-      return out;
-    }
-    // Keys of int8 are scored with a query that is rounded as they are.
-    std::vector<float> AsScored(std::vector<float> query) const {
-      if (test_.layout_.dtype != Dtype::kI8) return query;
-      std::vector<int8_t> codes(query.size());
-      const float scale = QuantizeInt8(query.data(), static_cast<int>(query.size()), codes.data());
-      std::transform(codes.begin(), codes.end(), query.begin(), [scale](int8_t code) { return code * scale; });
-      return query;
-    }
-    double Score(const std::vector<float>& query, int layer, int head, uint32_t row) const {
-      const std::vector<float> key = test_.KeyIn(stream_.set->PlaceOfRow(layer, head, row));
-      double score = 0;
-      for (size_t d = 0; d < query.size(); ++d) score += double{query[d]} * key[d];
-      return score / std::sqrt(static_cast<double>(query.size()));
-    }
-    // The rows of the greatest importance below the recent window: the softmax over all earlier keys, by query head.
-    std::vector<uint32_t> Attended(int layer, int head) const {
-      const uint32_t position = stream_.position, window = WindowStart(spec_, position);
-      std::vector<uint32_t> chosen;
-      for (uint32_t row = spec_.sink_tokens; row < window; ++row) chosen.push_back(row);
-      if (chosen.size() > spec_.budget_tokens && position >= spec_.dense_below_tokens) {
-        std::vector<double> importance(position);
-        for (int g = 0; g < test_.layout_.group_size(); ++g) {
-          const int query_head = head * test_.layout_.group_size() + g;
-          const std::vector<float> query =
-              AsScored(Rotated(queries_[layer].data() + static_cast<size_t>(query_head) * test_.layout_.head_dim));
-          std::vector<double> weights;
-          double sum = 0;
-          for (uint32_t row = 0; row < position; ++row) {
-            sum += weights.emplace_back(std::exp(Score(query, layer, head, row)));
-          }
-          for (uint32_t row = 0; row < position; ++row) importance[row] += weights[row] / sum;
-        }
-        std::stable_sort(chosen.begin(), chosen.end(),
-                         [&](uint32_t a, uint32_t b) { return importance[a] > importance[b]; });
-        chosen.resize(spec_.budget_tokens);
-        std::sort(chosen.begin(), chosen.end());
-      }
-      std::vector<uint32_t> rows;
-      for (uint32_t row = 0; row < std::min(spec_.sink_tokens, position + 1); ++row) rows.push_back(row);
-      rows.insert(rows.end(), chosen.begin(), chosen.end());
-      for (uint32_t row = window; row <= position; ++row) rows.push_back(row);
-      return rows;
-    }
-    uint32_t SlotOf(int layer, int head, uint32_t row) const {
-      const auto* const first = static_cast<const std::byte*>(test_.slots_->row(0));
-      return static_cast<uint32_t>((static_cast<const std::byte*>(stream_.set->PlaceOfRow(layer, head, row)) - first) /
-                                   test_.layout_.row_bytes());
-    }
-
-    DeviceLocalStepTest& test_;
-    Stream& stream_;
-    const SelectionSpec& spec_;
-    std::vector<std::vector<float>> queries_;  // by layer, before RoPE, that select
-    std::deque<std::vector<uint32_t>> lists_;
-  };
-
-  std::vector<float> BySelecting(Stream& stream, const SelectionSpec& spec) {
-    SelectingKv kv(*this, stream, spec);
-    const uint32_t token = stream.newest();
-    const std::span<float> logits = backend_->forward().DecodeByLayer({&token, 1}, {&stream.position, 1}, kv);
-    ++stream.position;
-    return {logits.begin(), logits.end()};
-  }
 
   const TempDir folder_;
   const SelectionSpec spec_{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};

@@ -39,6 +39,7 @@ class FakeDevice final : public StepClient {
     tokens_.erase(row);
     return absl::OkStatus();
   }
+  std::vector<float> PastQueries(int /*row*/, uint32_t /*end*/) override { return {}; }
   void ClearRow(int row) override { cleared.push_back(row); }
   void Plan(std::span<const StepRow> rows) override { planned_.assign(rows.begin(), rows.end()); }
   absl::Status Launch() override {

@@ -23,8 +23,11 @@ void BeginStep(Stream, const device::BeginStepParams& p) {
     for (int i = 0; i < p.num_layers * p.num_kv_heads; ++i) {
       const size_t index =
           (static_cast<size_t>(i / p.num_kv_heads) * p.max_rows + row) * p.num_kv_heads + i % p.num_kv_heads;
-      device::AttentionList& list = p.lists[index];
-      if (!sits) list.sinks = list.selected_count = list.recent_count = 0;
+      device::AttentionList* const lists = p.lists + index * p.lists_per_kv_head;
+      device::AttentionList& list = lists[0];
+      for (int l = 0; l < p.lists_per_kv_head && !sits; ++l) {
+        lists[l].sinks = lists[l].selected_count = lists[l].recent_count = 0;
+      }
       if (!sits && p.kv_destinations != nullptr) p.kv_destinations[index] = nullptr;
       if (!sits) continue;
       const uint32_t layer_window = p.layer_windows == nullptr ? 0 : p.layer_windows[i / p.num_kv_heads];
@@ -33,11 +36,19 @@ void BeginStep(Stream, const device::BeginStepParams& p) {
         list.recent_begin = position + 1 > layer_window ? position + 1 - layer_window : 0;
       } else if (p.window == device::RecentWindow::kSliding) {
         const device::RowWindow& window = p.windows[row];
-        WINNOW_CHECK(window.reuse_interval == 1);
+        const uint32_t anchor = position <= window.prompt_tokens
+                                    ? position
+                                    : std::max(position - position % window.reuse_interval, window.prompt_tokens);
         list.sinks = std::min(window.sinks, position + 1);
-        list.recent_begin = RecentStart(position, window.recent_tokens, window.sinks, kBlockTokens);
+        list.recent_begin = RecentStart(anchor, window.recent_tokens, window.sinks, kBlockTokens);
       }
       list.recent_count = position + 1 > list.recent_begin ? position + 1 - list.recent_begin : 0;
+      for (int l = 1; l < p.lists_per_kv_head; ++l) {
+        lists[l].sinks = list.sinks;
+        lists[l].recent_begin = list.recent_begin;
+        lists[l].recent_count = list.recent_count;
+        if (layer_window > 0) lists[l].selected_count = 0;
+      }
       const uint32_t local = list.ring_base + position % list.ring_tokens;
       const size_t slot =
           size_t{p.pages[list.first_page + local / kSlotPageTokens]} * kSlotPageTokens + local % kSlotPageTokens;

@@ -131,17 +131,24 @@ void SelectOfList(const device::UnitSelectParams& p, const device::SelectionList
 }
 
 bool KeepsSelection(uint32_t position, uint32_t prompt_tokens, uint32_t interval) {
-  return interval > 1 && position != device::kNoPosition && position > prompt_tokens && position % interval != 0;
+  return interval > 1 && position > prompt_tokens && position % interval != 0;
+}
+
+// Lists that are left as they are: of rows that are nobody's here, and between anchors.
+bool IsLeftAlone(const device::UnitSelectParams& p, int row) {
+  if (p.positions == nullptr) return false;
+  return p.positions[row] == device::kNoPosition ||
+         (p.reuse_interval > 1 && KeepsSelection(p.positions[row], p.prompt_tokens[row], p.reuse_interval));
 }
 
 void SelectUnits(Stream, const device::UnitSelectParams& p, const float* scores, int64_t stride) {
   for (int out = 0; out < p.list.num_lists * p.lists_per_group; ++out) {
     const int index = out / p.lists_per_group, row = index / p.num_kv_heads;
     const device::SelectionList& list = p.list.lists[index];
-    if (p.reuse_interval > 1 && KeepsSelection(p.positions[row], p.prompt_tokens[row], p.reuse_interval)) continue;
+    if (IsLeftAlone(p, row)) continue;
     uint32_t* const count = p.counts + static_cast<size_t>(out) * p.count_stride;
     if (list.last <= list.first || list.budget == 0) {
-      if (p.list_positions == nullptr || p.list_positions[index] != device::kNoPosition) *count = 0;
+      *count = 0;
       continue;
     }
     const bool each = p.lists_per_group > 1;
@@ -208,16 +215,17 @@ void HoldLists(Stream, const device::HoldListsParams& p) {
     for (int item = 0; item < p.num_rows * p.num_kv_heads; ++item) {
       const int row = item / p.num_kv_heads;
       device::SelectionList& list = p.lists[static_cast<size_t>(layer) * p.max_rows * p.num_kv_heads + item];
-      const bool keeps =
-          p.reuse_interval > 1 && KeepsSelection(p.positions[row], p.prompt_tokens[row], p.reuse_interval);
+      const bool keeps = p.reuse_interval > 1 && p.positions[row] != device::kNoPosition &&
+                         KeepsSelection(p.positions[row], p.prompt_tokens[row], p.reuse_interval);
       if (keeps || list.budget == 0) list.num_keys = 0;
     }
   }
 }
 
 void TellCounts(Stream, const device::TellCountsParams& p) {
-  for (int list = 0; list < p.num_lists; ++list) {
-    if (p.list_positions[list] != device::kNoPosition) p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
+  for (int list = 0; list < p.num_lists * p.lists_per_group; ++list) {
+    if (p.list_positions[list / p.lists_per_group] == device::kNoPosition) continue;
+    p.to[static_cast<size_t>(list) * p.stride] = p.counts[list];
   }
 }
 

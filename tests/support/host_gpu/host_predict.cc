@@ -57,11 +57,7 @@ void StoreQueries(Stream, const device::StoreQueriesParams& p) {
     const float* query = p.queries + static_cast<size_t>(item) * p.head_dim;
     float* out = p.rings.queries + p.sequences[row] * p.rings.sequence_stride +
                  (static_cast<size_t>(position % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim;
-    if (p.rings.rotated) {
-      Rotate(p.rope, position, p.head_dim, query, out);
-    } else {
-      std::copy_n(query, p.head_dim, out);
-    }
+    std::copy_n(query, p.head_dim, out);
   }
 }
 
@@ -99,10 +95,15 @@ void PredictQueries(Stream, const device::PredictQueriesParams& p) {
     if (position == device::kNoPosition) continue;
     const uint32_t held = std::min(position - p.first_positions[sequence], p.rings.capacity);
     const uint32_t count = std::min(p.window + 1, held);
+    std::vector<std::vector<float>> rotated;
     std::vector<const float*> past;
     for (uint32_t at = position - count; at < position; ++at) {
       past.push_back(p.rings.queries + sequence * p.rings.sequence_stride +
                      (static_cast<size_t>(at % p.rings.capacity) * p.num_heads + item % p.num_heads) * p.head_dim);
+      if (!p.post_rope) continue;
+      std::vector<float>& to = rotated.emplace_back(p.head_dim);
+      Rotate(p.rope, at, p.head_dim, past.back(), to.data());
+      past.back() = to.data();
     }
     std::vector<float> prediction(past.back(), past.back() + p.head_dim);
     if (count > 1) {
@@ -114,7 +115,7 @@ void PredictQueries(Stream, const device::PredictQueriesParams& p) {
       }
     }
     float* out = p.out + static_cast<size_t>(item) * p.head_dim;
-    if (p.rings.rotated) {
+    if (p.post_rope) {
       std::copy(prediction.begin(), prediction.end(), out);
     } else {
       Rotate(p.rope, position, p.head_dim, prediction.data(), out);

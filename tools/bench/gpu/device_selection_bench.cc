@@ -157,9 +157,7 @@ class BenchCache {
       }
       if (const uint32_t past = store_->shape().ring_queries; past > 0) {
         if (past_queries_ == nullptr) past_queries_ = gpu_.Upload(RandomFloats(size_t{past} * config_.q_features()));
-        WINNOW_CHECK(
-            store_->LoadPastQueries(sequence, layer, kContext, past, past_queries_, selection_->rope(), gpu_.stream)
-                .ok());
+        WINNOW_CHECK(store_->LoadPastQueries(sequence, layer, kContext, past, past_queries_, gpu_.stream).ok());
       }
     }
     std::vector<uint32_t> pages(layout.num_lists() * store_->shape().peer_pages());

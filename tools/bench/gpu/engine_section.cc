@@ -215,7 +215,8 @@ class DemoEngine {
       const std::vector<uint32_t> of_list = slots.BlocksOf(list);
       blocks.insert(blocks.end(), of_list.begin(), of_list.begin() + per_list);
     }
-    return store.OpenAt(positions, blocks, store.shape().own_index(), gpu_.stream);
+    WINNOW_RETURN_IF_ERROR(store.OpenAt(0, positions, blocks, store.shape().own_index(), gpu_.stream));
+    return 0;
   }
   absl::StatusOr<std::unique_ptr<DeviceWeights>> LoadProjections() {
     WINNOW_ASSIGN_OR_RETURN(const auto checkpoint, Checkpoint::Open(absl::GetFlag(FLAGS_demo_model)));

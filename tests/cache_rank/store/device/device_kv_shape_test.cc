@@ -33,7 +33,6 @@ TEST(DeviceKvShape, KeepsTheIndexesThatThePresetDeclares) {
   EXPECT_EQ(ShapeOf("depth").page_tokens, 0u);
   EXPECT_TRUE(ShapeOf("async-token").key_copy);
   EXPECT_GE(ShapeOf("async-token").ring_queries, 9u);
-  EXPECT_TRUE(ShapeOf("async-token").rotated_queries);
 }
 
 TEST(DeviceKvShape, BytesArePerTokenArithmetic) {

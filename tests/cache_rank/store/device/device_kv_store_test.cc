@@ -63,13 +63,14 @@ TEST_F(DeviceKvStoreTest, RowsInPlaceTakeTheirBlocksFromTheInferenceRank) {
   EXPECT_EQ(store->row_pool(), slots.data());
   std::vector<uint32_t> blocks(4 * kLayout.num_lists());
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<uint32_t>(999 - 7 * i);
-  const uint32_t sequence = store->OpenAt(100, blocks, store->shape().own_index(), nullptr).value();
+  constexpr uint32_t sequence = 1;
+  ASSERT_THAT(store->OpenAt(sequence, 100, blocks, store->shape().own_index(), nullptr), IsOkStatus());
   for (size_t list = 0; list < kLayout.num_lists(); ++list) {
     const uint32_t* table = store->blocks() + store->FirstBlock(sequence, list);
     EXPECT_TRUE(std::equal(table, table + 4, blocks.begin() + static_cast<int64_t>(4 * list))) << list;
   }
   store->Release(sequence);
-  EXPECT_THAT(store->OpenAt(100, blocks, store->shape().own_index(), nullptr), IsOkStatus());
+  EXPECT_THAT(store->OpenAt(sequence, 100, blocks, store->shape().own_index(), nullptr), IsOkStatus());
 }
 
 // Whether rows come together or one by one, in a sequence of their own or with blocks of another.

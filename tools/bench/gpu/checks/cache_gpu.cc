@@ -168,7 +168,7 @@ void CacheGpu::OpenSequences() {
       if (store->shape().ring_queries == 0) continue;
       WINNOW_CHECK(store
                        ->LoadPastQueries(sequence, layer, end, end - first_past(row), gpu_.Upload(past_[row][layer]),
-                                         selection->rope(), gpu_.stream)
+                                         gpu_.stream)
                        .ok());
     }
     SetRow(row, sequence);
