@@ -34,12 +34,13 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> resident_prefix_bytes{0}, resident_prefix_evicted_tokens{0};
   std::atomic<uint64_t> generation_tokens{0};
   std::atomic<uint64_t> decode_steps{0};
-  std::atomic<uint64_t> local_steps{0};         // of decode_steps, those that ran ahead of the host (StepLoop)
-  std::atomic<uint64_t> local_sequences{0};     // that have a row of their batch
-  std::atomic<uint64_t> local_rows_dropped{0};  // computed for sequences that had ended meanwhile
-  std::atomic<uint64_t> local_step_wait_us{0};  // engine time spent waiting for them
-  std::atomic<uint64_t> peer_steps{0};          // of decode_steps, those that ran between two GPUs
-  std::atomic<uint64_t> peer_sequences{0};      // that have a batch row
+  std::atomic<uint64_t> local_steps{0};                 // of decode_steps, those that ran ahead of the host (StepLoop)
+  std::atomic<uint64_t> local_sequences{0};             // that have a row of their batch
+  std::atomic<uint64_t> local_rows_dropped{0};          // computed for sequences that had ended meanwhile
+  std::atomic<uint64_t> local_steps_beside_prompts{0};  // launched while a prompt was computed
+  std::atomic<uint64_t> local_step_wait_us{0};          // engine time spent waiting for them
+  std::atomic<uint64_t> peer_steps{0};                  // of decode_steps, those that ran between two GPUs
+  std::atomic<uint64_t> peer_sequences{0};              // that have a batch row
   std::atomic<uint64_t> peer_links_failed{0};
   std::atomic<uint64_t> pushed_prompt_rows{0};  // to cache ranks' GPUs; one per layer and kv head
   std::atomic<uint64_t> prefill_chunks{0};

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -188,6 +189,14 @@ class Forward {
   virtual std::span<float> PromptLogits(ResidualPlaces hidden) = 0;
   // Returns when what PrefillLayer was given is computed and published.
   virtual void SettlePrompt() {}
+
+  // Prompts beside steps of a StepClient on the same device: true where what is enqueued for a prompt leaves room for
+  // steps that go on meanwhile.
+  virtual bool RunsBesideSteps() const { return false; }
+  // From now on prompts leave that room, and while the calls above wait for the device they call `meanwhile` again and
+  // again, at least once each time, which launches steps and takes their results and may not call this pass. Null:
+  // prompts have the whole device again. Between two pieces of prompts that are settled.
+  virtual void RunBesideSteps(std::function<void()> /*meanwhile*/) {}
 
   // True when it can choose tokens itself, which spares moving logits to the host and sorting them there.
   virtual bool DrawsTokens() const { return false; }

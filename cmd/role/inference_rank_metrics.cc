@@ -65,6 +65,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_local_steps_total",
           "Decode steps over KV in the rank's own GPU, launched before the tokens of the step before had come.",
           metrics.local_steps);
+  counter("winnow_local_steps_beside_prompts_total",
+          "Decode steps over KV in the rank's own GPU that were launched while a prompt was computed there, too.",
+          metrics.local_steps_beside_prompts);
   gauge("winnow_local_sequences", "Sequences that decode on the rank's own GPU, which has all of their rows.",
         metrics.local_sequences);
   counter("winnow_local_rows_dropped_total", "Rows of steps on the rank's own GPU whose sequence had ended meanwhile.",

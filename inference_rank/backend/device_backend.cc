@@ -119,9 +119,13 @@ class DeviceBackend final : public Backend {
       pinned_bytes += gpu.forward->pinned_bytes();
       absl::StrAppend(&bus_ids, bus_ids.empty() ? "" : " and ", gpu.device->info().pci_bus_id);
     }
+    const char* const together = gpus_.size() > 1 ? ", which share the model's heads (tensor parallel)"
+                                 : gpus_[0].forward->RunsBesideSteps()
+                                     ? ", which computes prompts beside decode steps"
+                                     : ", which computes prompts between decode steps";
     return absl::StrFormat("%s, %s, PCI %s, with %.1f MiB of pinned host memory%s", Ordinals(gpus_),
                            gpus_[0].device->info().name, bus_ids, static_cast<double>(pinned_bytes) / (1 << 20),
-                           gpus_.size() > 1 ? ", which share the model's heads (tensor parallel)" : "");
+                           together);
   }
   std::vector<std::string> warnings() const override {
     std::vector<std::string> warnings = gpus_[0].weights->warnings();

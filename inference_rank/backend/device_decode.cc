@@ -214,7 +214,7 @@ std::span<float> DeviceForward::DecodeByLayer(std::span<const uint32_t> token_id
   may_run_ahead_ = !kv.WaitsForPartials();
   At("embedding", 0);
   mover_->Flush();
-  UploadTokens(token_ids);
+  UploadTokens(stream_, token_ids);
   std::copy(positions.begin(), positions.end(), host_positions_);
   device_->CopyAsync(positions_, host_positions_, positions.size_bytes(), stream_);
   if (may_run_ahead_) UploadPlaces(num_rows, kv);
@@ -227,7 +227,7 @@ std::span<float> DeviceForward::DecodeByLayer(std::span<const uint32_t> token_id
       if (!PublishLayer(l, kv) || !AttendLayer(l, num_rows, kv)) return {};
     }
   }
-  return TakeLogits(num_rows);
+  return TakeLogits(stream_, num_rows);
 }
 
 }  // namespace winnow

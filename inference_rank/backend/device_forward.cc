@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "common/base/check.h"
 #include "common/base/kv_layout.h"
@@ -19,12 +20,18 @@ DeviceLayerOptions LayerOptions(int num_shards, const DeviceForward::Options& op
           .partial_chunks = num_shards > 1,
           .max_list_rows = options.decode_list_rows,
           .kv_dtype = options.kv_dtype,
-          .max_prompt_tokens = options.max_list_rows,
-          .lists_per_kv_head = options.lists_per_kv_head};
+          .max_prompt_tokens = options.max_list_rows};
 }
 
 int SumRows(const DeviceForward::Options& options) {
   return std::max(options.max_prefill_tokens, kMaxDecodeRows);
+}
+
+// Of the multiprocessors, those that prompts have first beside steps, which have the others at any time. On an H200
+// more of them slow steps down more than they help prompts (winnow-gpu-check --only=prefill_beside).
+int PromptMultiprocessors(int all) {
+  constexpr int kGroup = 8;  // as drivers group them
+  return std::max(all * 3 / 4 / kGroup, 1) * kGroup;
 }
 
 // Slots of a layer's lists that are uploaded at once: those of 64 sequences with budgets of 4096, or of one row with
@@ -105,6 +112,7 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(const devic
   std::unique_ptr<DeviceForward> forward(
       new DeviceForward(table, &device, weights.config(), weights.shard(), &stages, options));
   forward->stream_ = device.NewStream();
+  forward->prompt_stream_ = forward->stream_;
   forward->copy_stream_ = device.NewStream();
   forward->slots_ = slots;
   const int num_shards = weights.shard().count;
@@ -123,6 +131,9 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(const devic
       DeviceRowMover::Create(table, device, forward->stream_, slots, options.num_slots,
                              {.row_bytes = options.row_bytes, .int8_code_bytes = forward->int8_slots().code_bytes}));
   forward->flushed_ = device.NewEvent();
+  forward->settled_ = device.NewEvent();
+  forward->held_ = device.NewEvent();
+  forward->mover_->BeforeLaunches([forward = forward.get()] { forward->HoldMovesBehindPieces(); });
   const size_t max_lists = static_cast<size_t>(kMaxDecodeRows) * forward->config_.num_query_heads;
   for (DecodeStage& stage : forward->decode_stages_) {
     stage.projected = device.NewEvent();
@@ -140,7 +151,11 @@ absl::StatusOr<std::unique_ptr<DeviceForward>> DeviceForward::Create(const devic
   device.FillAsync(forward->memory_->data(), 0, forward->memory_->bytes(), forward->stream_);
   device.CopyAsync(forward->pages_, pages.data(), pages.size() * sizeof(uint32_t), forward->stream_);
   WINNOW_RETURN_IF_ERROR(device.Synchronize(forward->stream_));
-  if (num_shards == 1) WINNOW_RETURN_IF_ERROR(forward->WarmUp());
+  if (num_shards == 1) {
+    const auto confined = device.NewConfinedStream(PromptMultiprocessors(device.info().num_multiprocessors));
+    if (confined.ok()) forward->confined_stream_.emplace(*confined);
+    WINNOW_RETURN_IF_ERROR(forward->WarmUp());
+  }
   return forward;
 }
 
@@ -151,6 +166,11 @@ absl::Status DeviceForward::WarmUp() {
   const std::optional<TokenDraw> draw = TokenDraw();
   WarmUpPrefill prefill(slots_);
   Prefill({&token, 1}, 0, /*last=*/true, prefill);
+  if (RunsBesideSteps()) {
+    RunBesideSteps([] {});
+    Prefill({&token, 1}, 0, /*last=*/true, prefill);
+    RunBesideSteps(nullptr);
+  }
   WarmUpDecode decode(config_.num_kv_heads, config_.group_size(), shard_.index * options_.num_slots);
   PlanDraws({&draw, 1});
   DecodeByLayer({&token, 1}, {&position, 1}, decode);
@@ -163,6 +183,30 @@ void DeviceForward::FlushMoves(device::Stream stream) {
   flushed_->Hold(stream);
 }
 
+void DeviceForward::HoldMovesBehind(device::Stream stream) {
+  held_->Record(stream);
+  held_->Hold(stream_);
+}
+
+void DeviceForward::RunBesideSteps(std::function<void()> meanwhile) {
+  WINNOW_CHECK(meanwhile == nullptr || RunsBesideSteps());
+  meanwhile_ = std::move(meanwhile);
+  prompt_stream_ = meanwhile_ != nullptr ? *confined_stream_ : stream_;
+}
+
+void DeviceForward::FlushMovesBeforePiece() {
+  mover_->Flush();
+  if (prompt_stream_ == stream_ || !moves_since_piece_) return;
+  moves_since_piece_ = false;
+  FlushMoves(prompt_stream_);
+  moves_before_piece_ = mover_->num_launched();
+}
+
+void DeviceForward::HoldMovesBehindPieces() {
+  moves_since_piece_ = true;
+  if (prompt_stream_ != stream_ && prompt_is_under_way_) HoldMovesBehind(prompt_stream_);
+}
+
 bool DeviceForward::Take(const absl::Status& status) {
   if (status_.ok() && !status.ok()) {
     status_ =
@@ -171,12 +215,28 @@ bool DeviceForward::Take(const absl::Status& status) {
   return status_.ok();
 }
 
-bool DeviceForward::Wait(const char* what) {
+bool DeviceForward::Wait(const char* what, device::Stream stream) {
   doing_ = what;
-  if (!Take(device_->Synchronize(stream_))) return false;
+  if (stream == stream_) {
+    if (!Take(device_->Synchronize(stream))) return false;
+    mover_->Recycle(mover_->num_launched());
+  } else {
+    settled_->Record(stream);
+    if (!Take(device_->CheckLaunches()) || !Await(*settled_)) return false;
+    mover_->Recycle(moves_before_piece_);
+  }
   prompt_is_under_way_ = false;
-  mover_->Recycle(mover_->num_launched());
   return sums_ == nullptr || Take(sums_->Error());
+}
+
+bool DeviceForward::Await(device::Event& event) {
+  if (meanwhile_ == nullptr) return Take(event.Wait());
+  absl::StatusOr<bool> passed = false;
+  while (passed.ok() && !*passed) {
+    meanwhile_();
+    passed = event.HasPassed();
+  }
+  return Take(passed.status());
 }
 
 RopeOutputs DeviceForward::Published(std::byte* kv_rows, float* q_pre_rope) const {
@@ -222,17 +282,17 @@ std::string DeviceForward::LastWork() const {
   return absl::StrCat(pass_, " of ", pass_rows_, " rows, ", doing_, " of layer ", layer_);
 }
 
-void DeviceForward::UploadTokens(std::span<const uint32_t> token_ids) {
-  if (sums_ != nullptr) sums_->BeginPass(stream_);
+void DeviceForward::UploadTokens(device::Stream stream, std::span<const uint32_t> token_ids) {
+  if (sums_ != nullptr) sums_->BeginPass(stream);
   std::copy(token_ids.begin(), token_ids.end(), host_token_ids_);
-  device_->CopyAsync(token_ids_, host_token_ids_, token_ids.size_bytes(), stream_);
+  device_->CopyAsync(token_ids_, host_token_ids_, token_ids.size_bytes(), stream);
 }
 
-std::span<float> DeviceForward::TakeLogits(int num_rows) {
+std::span<float> DeviceForward::TakeLogits(device::Stream stream, int num_rows) {
   const size_t vocab = config_.vocab_size;
   At("logits", config_.num_layers);
-  layers_->Logits(stream_, num_rows);
-  if (sums_ != nullptr) sums_->GatherLogits(stream_, num_rows);
+  layers_->Logits(stream, num_rows);
+  if (sums_ != nullptr) sums_->GatherLogits(stream, num_rows);
   if (shard_.index > 0) {
     Wait("waiting for the others");
     return {};
@@ -243,15 +303,15 @@ std::span<float> DeviceForward::TakeLogits(int num_rows) {
     any_drawn |= draws_[row].has_value();
     host_draw_rows_[row] = SampleRowOf(draws_[row].value_or(TokenDraw()));
     if (draws_[row].has_value()) continue;
-    device_->CopyAsync(logits_ + row * vocab, layers_->logits() + row * vocab, vocab * sizeof(float), stream_);
+    device_->CopyAsync(logits_ + row * vocab, layers_->logits() + row * vocab, vocab * sizeof(float), stream);
   }
   if (any_drawn) {
-    device_->CopyAsync(draw_rows_, host_draw_rows_, num_rows * sizeof(device::SampleRow), stream_);
-    layers_->Sample(stream_, num_rows, draw_rows_, drawn_, nullptr);
-    device_->CopyAsync(host_drawn_, drawn_, num_rows * sizeof(uint32_t), stream_);
+    device_->CopyAsync(draw_rows_, host_draw_rows_, num_rows * sizeof(device::SampleRow), stream);
+    layers_->Sample(stream, num_rows, draw_rows_, drawn_, nullptr);
+    device_->CopyAsync(host_drawn_, drawn_, num_rows * sizeof(uint32_t), stream);
   }
   draws_.clear();
-  Wait("waiting for the tokens");
+  Wait("waiting for the tokens", stream);
   return {logits_, num_rows * vocab};
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +22,9 @@ namespace winnow {
 // the GPU waits for the host. A prefill chunk publishes a layer while the GPU computes the next; where prompts go layer
 // by layer a piece is published while the GPU computes the next one. Weights, table and device are borrowed.
 //
+// Everything is enqueued on one stream, but for prompts beside steps (RunBesideSteps): their kernels have a stream that
+// is confined to a part of the multiprocessors. The two streams wait for each other where rows are moved.
+//
 // Where the weights are a shard, this is one GPU's part of a pass that all of them make together, each on a thread of
 // its own (ShardedForward): it reads and writes the slots of its heads, fills in its heads of what is published, and
 // adds up with the others. The first one draws.
@@ -32,7 +37,6 @@ class DeviceForward final : public Forward {
     Dtype kv_dtype = Dtype::kBf16;  // or kI8: slots have the scales of rows apart (device::Int8Slots)
     size_t row_bytes = 0;           // as RowLayout has them
     uint32_t decode_list_rows = 1;  // of the longest list of a decode graph that shares the activations
-    int lists_per_kv_head = 1;      // of such a graph, beside one
     ShardSums::Boxes boxes = ShardSums::Boxes::kPeerMemory;  // of a shard
   };
 
@@ -60,6 +64,8 @@ class DeviceForward final : public Forward {
                     PrefillKv& kv) override;
   std::span<float> PromptLogits(ResidualPlaces hidden) override;
   void SettlePrompt() override;
+  bool RunsBesideSteps() const override { return confined_stream_.has_value(); }
+  void RunBesideSteps(std::function<void()> meanwhile) override;
   bool DrawsTokens() const override { return true; }
   void PlanDraws(std::span<const std::optional<TokenDraw>> rows) override { draws_.assign(rows.begin(), rows.end()); }
   uint32_t drawn_token(int row) const override { return host_drawn_[row]; }
@@ -77,6 +83,8 @@ class DeviceForward final : public Forward {
   float* host_logits() { return logits_; }  // pinned, [kMaxDecodeRows, vocab_size]
   // Rows that have been written are in their slots before what is enqueued on `stream` from now on.
   void FlushMoves(device::Stream stream);
+  // What is moved from now on waits for what has been enqueued on `stream`, which may use slots that are given away.
+  void HoldMovesBehind(device::Stream stream);
   // What it does in between, for a post-mortem; and that the device has failed there.
   void NoteGraph(int num_rows);
   void NoteFailure(const absl::Status& status) { Take(status); }
@@ -110,7 +118,7 @@ class DeviceForward final : public Forward {
   // With what writes rows of a decode step to their places in slots.
   RopeOutputs ToSlots(RopeOutputs outputs, void* const* places) const;
 
-  void UploadTokens(std::span<const uint32_t> token_ids);
+  void UploadTokens(device::Stream stream, std::span<const uint32_t> token_ids);
   // Of one layer of a decode step. Those that return bool return false when the device has failed.
   void EnqueueProjections(int layer, int num_rows, const DecodeKv& kv);
   bool PublishLayer(int layer, DecodeKv& kv);
@@ -122,7 +130,7 @@ class DeviceForward final : public Forward {
   bool CorrectByPartials(DecodeStage& stage, int layer, int num_rows, std::span<const PartialAttention> partials);
   void UploadPlaces(int num_rows, const DecodeKv& kv);
   // Draws the tokens that were planned and fetches the logits of the other rows.
-  std::span<float> TakeLogits(int num_rows);
+  std::span<float> TakeLogits(device::Stream stream, int num_rows);
   // A piece of a prompt that goes through a layer; `kv` is null when there is none.
   struct Piece {
     PrefillKv* kv = nullptr;
@@ -137,9 +145,16 @@ class DeviceForward final : public Forward {
   // Once its rows and queries have come to host memory, or its rows to where they are pushed.
   bool PublishPiece(const Piece& piece);
   bool PublishUnpublished();
+  // Moves that were noted come before the piece that is enqueued next, wherever that runs.
+  void FlushMovesBeforePiece();
+  // Moves that are launched from now on come behind pieces that go layer by layer, whose places they read.
+  void HoldMovesBehindPieces();
 
-  // Waits for the stream; false, with status_ set, when the device has failed.
-  bool Wait(const char* what);
+  // Waits for the stream, stream_ or the prompts'; false, with status_ set, when the device has failed.
+  bool Wait(const char* what) { return Wait(what, stream_); }
+  bool Wait(const char* what, device::Stream stream);
+  // Until what was recorded has ended; meanwhile steps go on.
+  bool Await(device::Event& event);
   bool Take(const absl::Status& status);
   void At(const char* doing, int layer);
 
@@ -154,9 +169,14 @@ class DeviceForward final : public Forward {
   std::unique_ptr<DeviceLayers> layers_;
   std::unique_ptr<ShardSums> sums_;
   std::unique_ptr<DeviceRowMover> mover_;
-  std::unique_ptr<device::Event> flushed_;
+  std::unique_ptr<device::Event> flushed_, settled_, held_;
   device::Stream stream_ = nullptr;
-  device::Stream copy_stream_ = nullptr;  // of a chunk's rows on their way out
+  std::optional<device::Stream> confined_stream_;  // nullopt: the device has none
+  device::Stream prompt_stream_ = nullptr;         // one of the two
+  std::function<void()> meanwhile_;                // beside steps
+  bool moves_since_piece_ = false;                 // moves were launched that no confined piece waits for
+  uint64_t moves_before_piece_ = 0;                // so many were launched that it waits for
+  device::Stream copy_stream_ = nullptr;           // of a chunk's rows on their way out
   void* slots_ = nullptr;
   std::unique_ptr<device::DeviceMemory> memory_, pinned_;
 

@@ -24,18 +24,21 @@ uint32_t DeviceLocalStep::StagingPages(const Shape& shape) {
   return (slots + kSlotPageTokens - 1) / kSlotPageTokens;
 }
 
-size_t DeviceLocalStep::DeviceBytes(const device::DeviceTable& table, const Shape& shape) {
+DeviceLayerOptions DeviceLocalStep::LayerOptions(const Shape& shape) {
+  const uint32_t selected = shape.selection.has_value() ? LocalSelection::MaxListRows(*shape.selection) : 0;
+  return {.max_decode_rows = shape.max_rows,
+          .max_list_rows = std::max(shape.max_context_tokens, selected),
+          .kv_dtype = shape.layout.dtype,
+          .lists_per_kv_head = shape.selection.has_value() ? LocalSelection::ListsPerKvHead(*shape.selection) : 1};
+}
+
+size_t DeviceLocalStep::DeviceBytes(const device::DeviceTable& table, const ModelConfig& config, const Shape& shape) {
   // Beside tables and copies: the graphs and their state, which are small.
   const size_t selection =
       shape.selection.has_value() ? LocalSelection::DeviceBytes(table, *shape.selection) + (size_t{256} << 20) : 0;
   const size_t masks = TokenMasks::WordsPerRow(shape.vocab_size) * sizeof(uint64_t) * shape.max_rows;
-  return DecodeSlots::BytesOver(SlotShape(shape)) + shape.max_rows * RowBytes(shape) + masks + selection +
-         (size_t{16} << 20);
-}
-
-uint32_t DeviceLocalStep::MaxListRows(const Shape& shape) {
-  const uint32_t selected = shape.selection.has_value() ? LocalSelection::MaxListRows(*shape.selection) : 0;
-  return std::max(shape.max_context_tokens, selected);
+  return DeviceLayers::ActivationBytes(table, config, LayerOptions(shape)) + DecodeSlots::BytesOver(SlotShape(shape)) +
+         shape.max_rows * RowBytes(shape) + masks + selection + (size_t{16} << 20);
 }
 
 DeviceLocalStep::DeviceLocalStep(device::Device& device, DeviceForward& forward, const Shape& shape)
@@ -79,13 +82,15 @@ absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) 
     stage.done = device_.NewEvent();
     stage.positions.assign(rows, device::kNoPosition);
   }
-  const DeviceLayers& layers = forward_.layers();
+  const DeviceLayers& prompts = forward_.layers();
+  WINNOW_ASSIGN_OR_RETURN(layers_,
+                          DeviceLayers::Create(prompts.table(), device_, prompts.weights(), LayerOptions(shape_)));
   if (shape_.selection.has_value()) {
-    WINNOW_ASSIGN_OR_RETURN(selection_, LocalSelection::Create(layers.table(), device_, layers.weights(), *slots_,
+    WINNOW_ASSIGN_OR_RETURN(selection_, LocalSelection::Create(layers_->table(), device_, layers_->weights(), *slots_,
                                                                shape_.num_slot_pages, *shape_.selection));
   }
   DecodeGraphOptions options;
-  options.stream = forward_.stream();
+  options.stream = device_.NewStream();
   options.row_copies = row_copies_->data();
   options.token_log_steps = 1;
   options.draws_apart = true;
@@ -93,7 +98,7 @@ absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) 
     options.mode = DecodeMode::kColocated;
     options.inbox = selection_->inbox();
   }
-  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, forward_.layers(), *slots_, options));
+  WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, *layers_, *slots_, options));
   if (selection_ != nullptr) selection_->JoinGraph(*graph_);
   return absl::OkStatus();
 }
@@ -145,7 +150,7 @@ absl::Status DeviceLocalStep::Serves(const SelectionSpec& spec) const {
   if (IsDense(spec)) return absl::OkStatus();
   if (SelectsFromAll(spec) && shape_.index_top_k > 0) return ServesIndexed(spec);
   if (!shape_.selection.has_value()) return absl::FailedPreconditionError("rows are selected by the cache ranks");
-  return LocalSelection::Serves(forward_.layers().table(), *shape_.selection, spec);
+  return LocalSelection::Serves(layers_->table(), *shape_.selection, spec);
 }
 
 uint32_t DeviceLocalStep::IndexOf(const SelectionSpec& spec) const {
@@ -204,6 +209,8 @@ std::vector<float> DeviceLocalStep::PastQueries(int row, uint32_t end) {
 void DeviceLocalStep::ClearRow(int row) {
   index_budgets_[row] = 0;
   if (selection_ != nullptr) selection_->Leave(row, graph_->stream());
+  device_.Bind();
+  forward_.HoldMovesBehind(graph_->stream());
 }
 
 StepSelection DeviceLocalStep::selection(int row) const {
@@ -259,8 +266,7 @@ absl::Status DeviceLocalStep::Launch() {
   device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
   for (const int row : wants_logits_) {
     const size_t first = row * static_cast<size_t>(shape_.vocab_size);
-    device_.CopyAsync(stage.logits + first, forward_.layers().logits() + first, shape_.vocab_size * sizeof(float),
-                      stream);
+    device_.CopyAsync(stage.logits + first, layers_->logits() + first, shape_.vocab_size * sizeof(float), stream);
   }
   ++num_launched_;
   if (status.ok()) status = device_.CheckLaunches();
@@ -290,6 +296,12 @@ absl::Status DeviceLocalStep::Draw(std::span<const int> masked_rows) {
   absl::Status status = device_.CheckLaunches();
   if (!status.ok()) forward_.NoteFailure(status);
   return status;
+}
+
+// An error is told by Complete.
+bool DeviceLocalStep::HasEnded() {
+  WINNOW_CHECK(num_completed_ < num_launched_);
+  return stages_[num_completed_ % stages_.size()].done->HasPassed().value_or(true);
 }
 
 absl::Status DeviceLocalStep::Complete() {

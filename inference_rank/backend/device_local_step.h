@@ -14,10 +14,10 @@
 namespace winnow {
 
 // Steps of sequences whose rows all lie in the slots of one GPU, attended to whole, as LocalSelection selects them or
-// as the model's own indexer does: a step is one graph (DecodeGraph) over the slots of the rank's working sets. It runs
-// on the stream of the forward pass, whose activations it shares, so that prompts, moves of rows and steps follow each
-// other in the order in which the engine asked for them. The K and V of a step's rows are copied to pinned host memory
-// behind it, for the cache ranks.
+// as the model's own indexer does: a step is one graph (DecodeGraph) over the slots of the rank's working sets. Steps
+// have a stream and activations of their own, so that they go on beside prompts. They wait for the rows that were moved
+// to slots before them, and rows that are moved wait for the steps in which a sequence took part that has left: its
+// slots may be theirs. The K and V of a step's rows are copied to pinned host memory behind it, for the cache ranks.
 class DeviceLocalStep final : public StepClient {
  public:
   struct Shape {
@@ -32,9 +32,8 @@ class DeviceLocalStep final : public StepClient {
     uint32_t index_top_k = 0;
     uint32_t num_slot_pages = 0;
   };
-  // Device memory beside the forward pass and the index of the slots' keys, and the longest list of its rows.
-  static size_t DeviceBytes(const device::DeviceTable& table, const Shape& shape);
-  static uint32_t MaxListRows(const Shape& shape);
+  // Device memory beside the forward pass and the index of the slots' keys.
+  static size_t DeviceBytes(const device::DeviceTable& table, const ModelConfig& config, const Shape& shape);
 
   // `slot_memory` holds the slots of all working sets. The arguments outlive the steps. All graphs are captured and run
   // once, so that no step that serves has to.
@@ -55,6 +54,7 @@ class DeviceLocalStep final : public StepClient {
   absl::Status Launch() override;
   std::span<uint64_t> token_mask(int row) override;
   absl::Status Draw(std::span<const int> masked_rows) override;
+  bool HasEnded() override;
   absl::Status Complete() override;
   uint32_t drawn_token(int row) const override { return completed_->tokens[row]; }
   std::span<float> logits(int row) const override {
@@ -81,6 +81,7 @@ class DeviceLocalStep final : public StepClient {
   DeviceLocalStep(device::Device& device, DeviceForward& forward, const Shape& shape);
   static size_t RowBytes(const Shape& shape) { return shape.layout.num_lists() * shape.layout.row_bytes(); }
   static uint32_t StagingPages(const Shape& shape);
+  static DeviceLayerOptions LayerOptions(const Shape& shape);
   static DecodeSlotShape SlotShape(const Shape& shape);
   std::vector<uint32_t> WithStaging(const StepSequence& sequence) const;
   absl::Status Allocate(const device::DeviceMemory& slot_memory);
@@ -99,6 +100,7 @@ class DeviceLocalStep final : public StepClient {
   device::Device& device_;
   DeviceForward& forward_;
   const Shape shape_;
+  std::unique_ptr<DeviceLayers> layers_;
   std::unique_ptr<DecodeSlots> slots_;
   std::unique_ptr<device::DeviceMemory> row_copies_;
   std::unique_ptr<device::DeviceMemory> masks_;  // [max_rows][mask_words()] of the step that is drawn

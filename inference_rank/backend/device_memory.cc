@@ -182,16 +182,11 @@ DeviceRankPlan PlanDeviceRank(const device::DeviceTable& table, const BackendOpt
                                              .max_context_tokens = options.max_context_tokens,
                                              .index_top_k = IndexTopK(options)};
     if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
-    if (const auto& shape = plan.local_step->selection; shape.has_value()) {
-      plan.forward.lists_per_kv_head = LocalSelection::ListsPerKvHead(*shape);
-    }
-    plan.forward.decode_list_rows =
-        std::max(plan.forward.decode_list_rows, DeviceLocalStep::MaxListRows(*plan.local_step));
   }
   plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights, options.checkpoint.get());
   plan.needs.activation_bytes = DeviceForward::ActivationBytes(table, config, num_gpus, plan.forward);
   if (plan.local_step.has_value()) {
-    plan.needs.activation_bytes += DeviceLocalStep::DeviceBytes(table, *plan.local_step);
+    plan.needs.activation_bytes += DeviceLocalStep::DeviceBytes(table, config, *plan.local_step);
     if (const auto& shape = plan.local_step->selection; shape.has_value()) {
       AddInPlaceNeeds(*shape, LocalSelection::Serves(table, *shape, plan.needs.selection).ok(), plan.needs);
     }
@@ -211,11 +206,13 @@ MemoryNeeds EstimateDeviceNeeds(const BackendOptions& options, int num_gpus, int
   const uint64_t head = static_cast<uint64_t>(config.vocab_size) * hidden;
   const device::ExpertMatrices experts = ExpertShapeOf(config);
   needs.weights_bytes = EstimateMatrixBytes(config, {.count = num_gpus}, options) + head * 2;
-  const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows);
+  // Of one GPU the steps of sequences whose rows it has all have activations of their own.
+  const uint64_t step_rows = num_gpus == 1 ? kMaxDecodeRows : 0;
+  const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows) + step_rows;
   needs.activation_bytes =
       rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +
-      LatentActivationBytes(config, rows, options.max_context_tokens) + 4ull * kMaxDecodeRows * config.vocab_size +
-      kScratchBytes;
+      LatentActivationBytes(config, rows, options.max_context_tokens) +
+      4ull * (kMaxDecodeRows + step_rows) * config.vocab_size + kScratchBytes;
   if (options.kv_dtype == Dtype::kI8) {  // a layer of the longest prompt, as attention of chunks reads it
     needs.activation_bytes +=
         uint64_t{options.max_context_tokens} * config.num_kv_heads * (4ull * config.head_dim + 2 * sizeof(float));

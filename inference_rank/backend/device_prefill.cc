@@ -14,21 +14,21 @@ void DeviceForward::EnqueuePiece(const Piece& piece) {
   const PrefillKv::Rows rows = piece.kv->Destination(layer, kv_heads().first);
   WINNOW_CHECK(rows.kv != nullptr);
   void* const push_to = piece.kv->PushTo(layer);
-  table_.step->begin_chunk(stream_, {.rows = const_cast<void*>(rows.kv),
-                                     .head_stride = rows.head_stride,
-                                     .row_bytes = row_bytes,
-                                     .first_position = piece.first_position,
-                                     .num_rows = num_tokens,
-                                     .num_kv_heads = config_.num_kv_heads,
-                                     .positions = positions_,
-                                     .kv_destinations = kv_destinations_});
+  table_.step->begin_chunk(prompt_stream_, {.rows = const_cast<void*>(rows.kv),
+                                            .head_stride = rows.head_stride,
+                                            .row_bytes = row_bytes,
+                                            .first_position = piece.first_position,
+                                            .num_rows = num_tokens,
+                                            .num_kv_heads = config_.num_kv_heads,
+                                            .positions = positions_,
+                                            .kv_destinations = kv_destinations_});
   const bool is_last_layer = layer + 1 == config_.num_layers, norms_ahead = sums_ != nullptr && piece.all_layers;
   if (norms_ahead && layer > 0) {
-    layers_->Qkv(stream_, DevicePhase::kPrefill, layer, num_tokens);
+    layers_->Qkv(prompt_stream_, DevicePhase::kPrefill, layer, num_tokens);
   } else {
-    layers_->ProjectQkv(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
+    layers_->ProjectQkv(prompt_stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get());
   }
-  layers_->Rope(stream_, DevicePhase::kPrefill, layer, num_tokens,
+  layers_->Rope(prompt_stream_, DevicePhase::kPrefill, layer, num_tokens,
                 {.positions = positions_,
                  .kv_dtype = options_.kv_dtype,
                  .kv_destinations = kv_destinations_,
@@ -39,9 +39,9 @@ void DeviceForward::EnqueuePiece(const Piece& piece) {
     device_->CopyRowsAsync(
         stage.q_pre_rope + unwanted * shard_.count * q + static_cast<size_t>(query_heads().first) * config_.head_dim,
         shard_.count * q * sizeof(float), chunk_queries_ + unwanted * q, q * sizeof(float), q * sizeof(float), queries,
-        stream_);
+        prompt_stream_);
   }
-  piece_computed_[piece.stage]->Record(stream_);
+  piece_computed_[piece.stage]->Record(prompt_stream_);
   piece_computed_[piece.stage]->Hold(copy_stream_);
   // Out of the prompt's place, where the layer changes them no more, while it goes on.
   const size_t head_bytes = num_tokens * row_bytes;
@@ -53,13 +53,14 @@ void DeviceForward::EnqueuePiece(const Piece& piece) {
   piece_ready_[piece.stage]->Record(copy_stream_);
   // Nothing reads the last layer's output but the logits of the last token.
   if (!piece.last && is_last_layer) return;
-  layers_->AttendChunk(stream_, layer, num_tokens,
+  layers_->AttendChunk(prompt_stream_, layer, num_tokens,
                        {.rows = rows.kv, .head_stride = rows.head_stride, .first_position = piece.first_position});
-  layers_->OutputAndMlp(stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get(), norms_ahead && !is_last_layer);
+  layers_->OutputAndMlp(prompt_stream_, DevicePhase::kPrefill, layer, num_tokens, sums_.get(),
+                        norms_ahead && !is_last_layer);
 }
 
 bool DeviceForward::PublishPiece(const Piece& piece) {
-  if (!Take(device_->CheckLaunches()) || !Take(piece_ready_[piece.stage]->Wait())) return false;
+  if (!Take(device_->CheckLaunches()) || !Await(*piece_ready_[piece.stage])) return false;
   const PublishStages::Chunk& stage = stages_->chunk(piece.stage);
   piece.kv->Publish(piece.layer, piece_is_pushed_[piece.stage] ? nullptr : stage.kv_rows, stage.q_pre_rope);
   return true;
@@ -73,9 +74,9 @@ std::span<float> DeviceForward::Prefill(std::span<const uint32_t> token_ids, uin
   pass_ = "prefill";
   pass_rows_ = num_tokens;
   At("embedding", 0);
-  mover_->Flush();
-  UploadTokens(token_ids);
-  layers_->Embed(stream_, token_ids_, num_tokens);
+  FlushMovesBeforePiece();
+  UploadTokens(prompt_stream_, token_ids);
+  layers_->Embed(prompt_stream_, token_ids_, num_tokens);
   // A layer is published while the next one is computed.
   Piece before;
   for (int l = 0; l <= config_.num_layers; ++l) {
@@ -93,8 +94,8 @@ std::span<float> DeviceForward::Prefill(std::span<const uint32_t> token_ids, uin
     if (before.kv != nullptr && !PublishPiece(before)) return {};
     before = piece;
   }
-  if (last) return TakeLogits(1);
-  Wait("the end of the chunk");
+  if (last) return TakeLogits(prompt_stream_, 1);
+  Wait("the end of the chunk", prompt_stream_);
   return {};
 }
 
@@ -102,10 +103,10 @@ void DeviceForward::EmbedPrompt(std::span<const uint32_t> token_ids, ResidualPla
   WINNOW_CHECK(token_ids.size() <= static_cast<size_t>(options_.max_prefill_tokens));
   // Pinned tokens of an earlier piece have come once its rows have.
   if (!PublishUnpublished()) return;
-  mover_->Flush();  // of rows of another prompt, whose place this may be
-  UploadTokens(token_ids);
+  FlushMovesBeforePiece();  // of rows of another prompt, whose place this may be
+  UploadTokens(prompt_stream_, token_ids);
   layers_->UseHidden(hidden[0]);
-  layers_->Embed(stream_, token_ids_, static_cast<int>(token_ids.size()));
+  layers_->Embed(prompt_stream_, token_ids_, static_cast<int>(token_ids.size()));
   layers_->UseHidden(nullptr);
   prompt_is_under_way_ = true;
 }
@@ -124,10 +125,10 @@ void DeviceForward::PrefillLayer(int layer, uint32_t first_position, int num_tok
                   .num_tokens = num_tokens,
                   .last = last,
                   .stage = 1 - before.stage};
-  mover_->Flush();
-  if (sums_ != nullptr) sums_->BeginPass(stream_);
+  FlushMovesBeforePiece();
+  if (sums_ != nullptr) sums_->BeginPass(prompt_stream_);
   // Rows of a layer go where those of the layer before may still be copied from.
-  if (before.kv != nullptr) piece_ready_[before.stage]->Hold(stream_);
+  if (before.kv != nullptr) piece_ready_[before.stage]->Hold(prompt_stream_);
   layers_->UseHidden(hidden[0]);
   EnqueuePiece(unpublished_);
   layers_->UseHidden(nullptr);
@@ -146,15 +147,15 @@ std::span<float> DeviceForward::PromptLogits(ResidualPlaces hidden) {
   if (!PublishUnpublished()) return {};
   pass_ = "the end of a prompt";
   pass_rows_ = 1;
-  if (sums_ != nullptr) sums_->BeginPass(stream_);
+  if (sums_ != nullptr) sums_->BeginPass(prompt_stream_);
   layers_->UseHidden(hidden[0]);
-  const std::span<float> logits = TakeLogits(1);
+  const std::span<float> logits = TakeLogits(prompt_stream_, 1);
   layers_->UseHidden(nullptr);
   return logits;
 }
 
 void DeviceForward::SettlePrompt() {
-  if (PublishUnpublished() && prompt_is_under_way_) Wait("the end of the prompt's pieces");
+  if (PublishUnpublished() && prompt_is_under_way_) Wait("the end of the prompt's pieces", prompt_stream_);
 }
 
 }  // namespace winnow

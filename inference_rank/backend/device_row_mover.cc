@@ -115,6 +115,7 @@ void DeviceRowMover::CopyBeside(std::span<const BlockCopy> blocks, size_t block_
 
 void DeviceRowMover::WriteBeside(const RowPieces& pieces, std::shared_ptr<const void> keep) {
   Flush();  // moves that read or write the same memory come before
+  before_launches_();
   device_.Bind();
   device_.CopyRowsAsync(pieces.to, pieces.to_stride, pieces.from, pieces.from_stride, pieces.piece_bytes,
                         pieces.num_pieces, stream_);
@@ -177,6 +178,7 @@ void DeviceRowMover::MakeRoom() {
 
 // Up to move `end`, which lies in the same round of the staging.
 void DeviceRowMover::Launch(uint64_t end, size_t bytes_each) {
+  before_launches_();
   device_.Bind();  // the engine's thread may have written to another GPU before
   table_.rows->move_rows(stream_, {.moves = moves_ + IndexOf(num_launched_),
                                    .num_moves = static_cast<uint32_t>(end - num_launched_),

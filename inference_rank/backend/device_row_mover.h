@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "common/base/status.h"
@@ -41,6 +43,8 @@ class DeviceRowMover final : public RowMover {
   bool ReleaseRead() override;
   void ReleaseAll() override;
 
+  // Called before anything is launched on the stream, which it may make wait for work of other streams.
+  void BeforeLaunches(std::function<void()> call) { before_launches_ = std::move(call); }
   // Launches what has been noted.
   void Flush();
   // How many moves have been launched so far: what an event that is recorded now covers.
@@ -79,6 +83,7 @@ class DeviceRowMover final : public RowMover {
   std::byte* const slots_;
   const size_t row_bytes_;
   const device::Int8Slots int8_slots_;
+  std::function<void()> before_launches_ = [] {};
   uint32_t max_moves_ = 0;  // a power of two
   std::unique_ptr<device::DeviceMemory> pinned_;
   device::RowMove* moves_ = nullptr;  // [max_moves]

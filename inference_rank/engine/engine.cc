@@ -314,9 +314,20 @@ void Engine::BecomeDecoding(Sequence& sequence, uint32_t next_position) {
   }
 }
 
-void Engine::DrainSteps() {
-  if (step_loop_.has_value()) step_loop_->Drain();
+void Engine::DrainSteps(Together together) {
+  if (together == Together::kStepsAlone) return;
+  if (step_loop_.has_value() && together == Together::kInTurn) step_loop_->Drain();
   DrainPeerSteps();
+}
+
+// A target for the time between tokens is met by pieces of prompts that are cut for it.
+Engine::Together Engine::WaysOf(const Scheduler::Iteration& plan) {
+  if (plan.prefill_tokens == 0) return Together::kStepsAlone;
+  if (!step_loop_.has_value() || !forward_.RunsBesideSteps() || inject_controller_.has_value()) {
+    return Together::kInTurn;
+  }
+  SortRows(plan.rows);
+  return local_batch_.empty() ? Together::kInTurn : Together::kBeside;
 }
 
 bool Engine::RunIteration() {
@@ -326,14 +337,16 @@ bool Engine::RunIteration() {
   const uint32_t most = MostInjected(start);
   metrics_.max_inject_tokens = most;
   const Scheduler::Iteration plan = scheduler_.Plan(most, start);
-  // A prompt's piece takes long: tokens do not wait for it.
-  const bool runs_ahead = plan.prefill_tokens == 0;
-  if (!runs_ahead) DrainSteps();
-  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty());
+  const Together together = WaysOf(plan);
+  DrainSteps(together);
+  if (together == Together::kBeside) forward_.RunBesideSteps([this] { step_loop_->Poll(local_batch_); });
+  const uint32_t prefilled = RunPrefill(plan.prefill_tokens, inject_controller_.has_value() && !plan.rows.empty(),
+                                        together == Together::kBeside);
+  if (together == Together::kBeside) forward_.RunBesideSteps(nullptr);
   if (!forward_.status().ok()) return true;
   const auto prefill_end = SteadyClock::now();
-  const bool decoded = RunDecodeStep(plan.rows, runs_ahead);
-  if (!runs_ahead) DrainSteps();
+  const bool decoded = RunDecodeStep(plan.rows, together);
+  DrainSteps(together);
   if (!decoded) {
     last_step_.reset();
     return prefilled > 0;
@@ -347,7 +360,7 @@ bool Engine::RunIteration() {
   return true;
 }
 
-bool Engine::RunDecodeStep(std::span<Sequence* const> planned, bool runs_ahead) {
+void Engine::SortRows(std::span<Sequence* const> planned) {
   batch_.clear();
   peer_batch_.clear();
   local_batch_.clear();
@@ -363,12 +376,20 @@ bool Engine::RunDecodeStep(std::span<Sequence* const> planned, bool runs_ahead) 
     if (admission == Admission::kHasRow) local_batch_.push_back(sequence);
     if (admission == Admission::kByFrames) batch_.push_back(sequence);
   }
+}
+
+bool Engine::RunDecodeStep(std::span<Sequence* const> planned, Together together) {
+  SortRows(planned);
   // What else computes shares the activations of steps from GPU to GPU.
-  const bool turned_peers = RunPeerSteps(runs_ahead && batch_.empty() && local_batch_.empty());
+  const bool turned_peers = RunPeerSteps(together == Together::kStepsAlone && batch_.empty() && local_batch_.empty());
   if (!forward_.status().ok()) return true;
   for (size_t first = 0; first < batch_.size(); first += kMaxDecodeRows) {
     RunFrameStep({batch_.data() + first, std::min<size_t>(kMaxDecodeRows, batch_.size() - first)});
     if (!forward_.status().ok()) return true;
+  }
+  if (together == Together::kBeside) {
+    step_loop_->Poll(local_batch_);
+    return true;
   }
   const bool turned = step_loop_.has_value() && step_loop_->Turn(local_batch_);
   return turned || turned_peers || !batch_.empty();

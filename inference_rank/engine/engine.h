@@ -169,9 +169,9 @@ class Engine {
   size_t FreePrefillBytes() const;
   // Drops a decoding sequence's working set; Attach brings it back when it is admitted again.
   void Preempt(Sequence& sequence);
-  // The prompts' next `tokens` tokens, or, paced, so many of them as fit into the room before the next token; returns
-  // how many were computed.
-  uint32_t RunPrefill(uint32_t tokens, bool paced);
+  // The prompts' next `tokens` tokens, or, paced, so many of them as fit into the room before the next token, or,
+  // beside steps, so many as there are to the end of a prompt, which then joins these; returns how many were computed.
+  uint32_t RunPrefill(uint32_t tokens, bool paced, bool beside);
   // Tokens of a piece of a prompt that fit into the room before the next token; 0: fewer than are worth a piece.
   uint32_t PacedTokens(const Sequence& sequence, std::chrono::steady_clock::time_point now) const;
   // True where the sequence's prompt is computed in pieces that go through one layer.
@@ -214,8 +214,17 @@ class Engine {
   void PlanPromptDraw(Sequence& sequence, bool followed);
   // The last token of the prompt has gone through all layers.
   void FinishPrompt(Sequence& sequence, std::span<float> logits, bool followed);
-  // `runs_ahead`: steps may be under way at the return, which nothing but further steps may follow.
-  bool RunDecodeStep(std::span<Sequence* const> rows, bool runs_ahead);
+  // How decode steps and the prompts of an iteration go together.
+  enum class Together : uint8_t {
+    kStepsAlone,  // there is no prompt: steps may be under way at the return, which nothing but further steps may
+                  // follow
+    kInTurn,      // tokens wait neither for pieces of prompts nor for steps launched before them
+    kBeside,      // steps of the step loop go on while prompts are computed, and stay under way; the others take turns
+  };
+  Together WaysOf(const Scheduler::Iteration& plan);
+  // By how they decode, into batch_, peer_batch_ and local_batch_.
+  void SortRows(std::span<Sequence* const> planned);
+  bool RunDecodeStep(std::span<Sequence* const> rows, Together together);
   // Rows whose KV goes from the cache ranks to slots and back by frames.
   void RunFrameStep(std::span<Sequence* const> rows);
   // The sequence takes part in no steps that hold a place for it.
@@ -231,8 +240,8 @@ class Engine {
   void CompletePeerStep();
   void TakePeerRow(const PeerStepGroup& group, const StepsUnderWay::Row& of, size_t row);
   void DrainPeerSteps();
-  // Of both kinds of steps that run ahead.
-  void DrainSteps();
+  // Of both kinds of steps that run ahead, but for those that go on beside prompts.
+  void DrainSteps(Together together);
   std::vector<CacheLink*> LinksOf(std::span<Sequence* const> rows) const;
   void AnnouncePeerStep(PeerStepGroup& group, std::span<Sequence* const> rows);
   absl::Status PostPeerPlan(CacheLink& link, std::span<Sequence* const> rows, uint64_t plan, uint32_t step);

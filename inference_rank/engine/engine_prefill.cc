@@ -50,7 +50,7 @@ uint32_t Engine::PacedTokens(const Sequence& sequence, SteadyClock::time_point n
 }
 
 // In halves of token-layers: tokens, each through half a layer.
-uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
+uint32_t Engine::RunPrefill(uint32_t tokens, bool paced, bool beside) {
   const uint64_t layers = layout_.num_layers, planned = 2 * tokens * layers;
   uint64_t done = 0;
   bool by_layer = false;
@@ -78,6 +78,7 @@ uint32_t Engine::RunPrefill(uint32_t tokens, bool paced) {
     const uint32_t count = piece_layers > 1 ? RunChunk(*sequence, most) : RunLayerPiece(*sequence, most);
     done += 2 * count * piece_layers;
     if (paced && by_layer) forward_.SettlePrompt();
+    if (beside && sequence->state != State::kPrefilling) break;
     // The prompt's end, with its logits, and the last layer, which ends with the rows, say nothing about other pieces.
     if (count == 1 || last_layer) continue;
     const std::chrono::duration<double, std::micro> taken = SteadyClock::now() - now;

@@ -41,7 +41,7 @@ class RowMover {
   virtual void WriteRows(std::span<const uint32_t> slots, uint32_t first_slot, const void* host_rows,
                          const ParallelFor& threads, const std::shared_ptr<const void>& keep) = 0;
   virtual void Copy(void* to, const void* device_row) = 0;
-  // Blocks of `block_bytes`, whole rows, of slots to memory that is no slot.
+  // Blocks of `block_bytes`, whole rows, of slots to memory that is no slot, or the other way.
   virtual void CopyBeside(std::span<const BlockCopy> blocks, size_t block_bytes) = 0;
   // Rows of host memory to memory that is no slot, fetched from where they lie. `keep` holds them until they have been
   // and ReleaseRead or another of these is called; it may wait for earlier ones.

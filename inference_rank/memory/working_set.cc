@@ -128,6 +128,28 @@ void WorkingSet::CopyShared(int layer, uint32_t count, const PrefillArena& arena
   slots_->CopyBeside(/*part=*/0, last, rest * layout_.row_bytes());
 }
 
+// By pages: a long prompt has millions of rows.
+void WorkingSet::CopyPrompt(int layer, uint32_t count, const PrefillArena& arena) const {
+  WINNOW_CHECK(by_position_);
+  struct Blocks {
+    std::vector<BlockCopy> pages, last;
+  };
+  std::vector<Blocks> of_parts(slots_->num_parts());
+  const uint32_t rest = count % kSlotPageTokens;
+  for (int head = 0; head < layout_.num_kv_heads; ++head) {
+    const size_t list = List(layer, head);
+    Blocks& blocks = of_parts[PartOf(layout_, list, slots_->num_parts())];
+    for (uint32_t first = shared_positions(); first < count; first += kSlotPageTokens) {
+      (count - first >= kSlotPageTokens ? blocks.pages : blocks.last)
+          .push_back({.to = slots_->row(PhysicalSlot(list, first)), .from = arena.row(layer, head, first)});
+    }
+  }
+  for (int part = 0; part < slots_->num_parts(); ++part) {
+    slots_->CopyBeside(part, of_parts[part].pages, kSlotPageTokens * layout_.row_bytes());
+    slots_->CopyBeside(part, of_parts[part].last, rest * layout_.row_bytes());
+  }
+}
+
 WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
                        uint32_t prompt_tokens, SlotOrder order)
     : slots_(&slots),

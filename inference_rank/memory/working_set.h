@@ -87,6 +87,10 @@ class WorkingSet {
   // Copies rows [0, count) of a layer, all of them shared, to the place of the prompt in prefill.
   void CopyShared(int layer, uint32_t count, const PrefillArena& arena) const;
 
+  // The other way: rows [shared_positions(), count) of a layer, of lists by position, from the prompt's place, which
+  // lies in the memory of the slots.
+  void CopyPrompt(int layer, uint32_t count, const PrefillArena& arena) const;
+
   // Slot pages of the lists of a shard, [num_lists][pages_per_list], each of the part that has its kv head; lists that
   // have fewer repeat their last.
   std::vector<uint32_t> PagesOfLists(const KvShard& shard, uint32_t pages_per_list) const;

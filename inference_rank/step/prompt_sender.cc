@@ -131,6 +131,7 @@ absl::Status PromptSender::SendQueries(const Sequence& sequence, int layer, uint
 void LoadPromptLayer(const KvLayout& layout, const PrefillArena& arena, int layer, Sequence& sequence) {
   const uint32_t prompt = sequence.prompt_tokens();
   WorkingSet& set = *sequence.working_set;
+  if (set.is_by_position() && arena.on_device()) return set.CopyPrompt(layer, prompt, arena);
   const uint32_t sinks = std::min(sequence.spec.sink_tokens, prompt);
   const auto rows_in = arena.on_device() ? WorkingSet::RowsIn::kSlotMemory : WorkingSet::RowsIn::kHost;
   const uint32_t ring = std::max(sinks, prompt > set.ring_tokens() ? prompt - set.ring_tokens() : 0);

@@ -50,8 +50,8 @@ struct StepSelection {
 //
 // Per step: Plan on the host, Launch, which computes the logits, Draw, which may come later, and in the order of the
 // launches Complete. At most kMaxStepsUnderWay steps may be between Launch and Complete, and only the last of them not
-// be drawn yet. What is enqueued elsewhere on the device between two launches runs between the two
-// steps, so that slots of a sequence that has ended may be given to another one at once.
+// be drawn yet. Rows that are moved between two launches are moved between the two steps, and slots of a sequence that
+// has ended may be given to another one at once.
 class StepClient {
  public:
   static constexpr int kMaxStepsUnderWay = 2;
@@ -91,6 +91,8 @@ class StepClient {
   // likewise.
   virtual absl::Status Draw(std::span<const int> masked_rows) = 0;
 
+  // Whether the oldest step that is under way has ended, once it is drawn: then Complete does not wait.
+  virtual bool HasEnded() = 0;
   // Waits for the oldest step that is under way. What the calls below return is valid until the next Launch but one.
   virtual absl::Status Complete() = 0;
   // Of the step completed last. Of rows with a draw:

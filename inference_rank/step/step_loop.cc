@@ -72,6 +72,8 @@ std::optional<StepRow> StepLoop::NextRow(const Sequence& sequence) const {
 }
 
 bool StepLoop::Turn(std::span<Sequence* const> rows) {
+  while (steps_.size() >= StepClient::kMaxStepsUnderWay || (awaits_draw_ && !CanDraw())) Complete();
+  if (CanDraw()) Draw();
   const size_t before = steps_.size();
   Launch(rows);
   const bool launched = steps_.size() > before;
@@ -80,8 +82,21 @@ bool StepLoop::Turn(std::span<Sequence* const> rows) {
   return launched || before > 0;
 }
 
+void StepLoop::Poll(std::span<Sequence* const> rows) {
+  if (!steps_.empty() && !CanDraw() && client_.HasEnded()) Complete();
+  if (CanDraw()) Draw();
+  if (awaits_draw_ || steps_.size() >= StepClient::kMaxStepsUnderWay) return;
+  const uint64_t before = num_steps_;
+  Launch(rows);
+  metrics_.local_steps_beside_prompts += num_steps_ - before;
+  if (CanDraw()) Draw();
+}
+
 void StepLoop::Drain() {
-  while (!steps_.empty()) Complete();
+  while (!steps_.empty()) {
+    if (CanDraw()) Draw();
+    Complete();
+  }
 }
 
 void StepLoop::Launch(std::span<Sequence* const> rows) {
@@ -89,6 +104,7 @@ void StepLoop::Launch(std::span<Sequence* const> rows) {
   bool awaits_draw = false;
   StepsUnderWay::Step step{.number = num_steps_ + 1, .rows = {}};
   for (Sequence* sequence : rows) {
+    if (sequence->step_row < 0) continue;  // it has left
     const std::optional<StepRow> next = NextRow(*sequence);
     if (!next.has_value()) continue;
     planned_.push_back(*next);

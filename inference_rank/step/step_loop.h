@@ -57,6 +57,9 @@ class StepLoop {
   // takes the results of the step before it, if there is one. Where nothing was launched it takes those of the step
   // under way. False when there was nothing to do.
   bool Turn(std::span<Sequence* const> rows);
+  // The same without waiting for the device, beside something else that goes on: takes the results that have come, and
+  // keeps as many steps under way as may be.
+  void Poll(std::span<Sequence* const> rows);
   // Takes the results of all that is under way.
   void Drain();
 
@@ -69,6 +72,8 @@ class StepLoop {
   void Launch(std::span<Sequence* const> rows);
   // Has the step launched last draw its tokens.
   void Draw();
+  // The step launched last may draw: the tokens before are known.
+  bool CanDraw() const { return awaits_draw_ && steps_.size() == 1; }
   void Complete();
   void TakeRow(const StepsUnderWay::Row& of);
   void CountSelection(Sequence& sequence, const StepsUnderWay::Row& of);

@@ -81,7 +81,14 @@ class Device {
     static_cast<void>(device_bytes), static_cast<void>(host_bytes);
     return absl::UnimplementedError("no range of addresses over two kinds of memory");
   }
-  virtual Stream NewStream(bool high_priority = false) = 0;                             // owned by the device
+  virtual Stream NewStream(bool high_priority = false) = 0;  // owned by the device
+  // One of high priority, whose kernels run on that many multiprocessors alone, or on the few more that the driver's
+  // groups of them make: those of other streams find the rest free. Owned by the device. UNIMPLEMENTED where the driver
+  // cannot.
+  virtual absl::StatusOr<Stream> NewConfinedStream(int num_multiprocessors) {
+    static_cast<void>(num_multiprocessors);
+    return absl::UnimplementedError("no streams on a part of the multiprocessors");
+  }
   virtual void CopyAsync(void* to, const void* from, size_t bytes, Stream stream) = 0;  // any direction
   // num_rows pieces of row_bytes, which lie that many bytes apart.
   virtual void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,

@@ -95,6 +95,38 @@ TEST_F(LocalSteps, AnswersAreTheSameAloneOrAmongOthersThatComeAndGo) {
   EXPECT_TRUE(NothingIsLeft());
 }
 
+// Long prompts that arrive one after the other beside answers of all kinds of draws.
+TEST_F(LocalSteps, AnswersGoOnBesidePromptsAndStayWhatTheyAreAlone) {
+  std::vector<Json> answers, prompts;
+  for (int i = 0; i < 4; ++i) answers.push_back(Request(50 + 40 * i, 400));
+  answers[1].update(Json{{"temperature", 1.2}, {"seed", 3}});
+  answers[2]["presence_penalty"] = 0.7;                  // the host chooses
+  answers[3]["guided_regex"] = "([a-z]{1,5}[ ,]){600}";  // and the next step's draw waits
+  for (int i = 0; i < 3; ++i) prompts.push_back(Request(2500 + i, 2));
+  std::vector<TokenIds> alone;
+  for (const auto* requests : {&answers, &prompts}) {
+    for (const Json& request : *requests) {
+      const Completion completion = Complete(cluster_->http(), request);
+      ASSERT_TRUE(completion.ok()) << completion.error;
+      alone.push_back(completion.ids);
+    }
+  }
+  const double before = Count("winnow_local_steps_beside_prompts_total");
+  std::vector<std::future<Completion>> together;
+  for (const auto* requests : {&answers, &prompts}) {
+    for (const Json& request : *requests) {
+      together.push_back(std::async(std::launch::async, [&] { return Complete(cluster_->http(), request); }));
+    }
+  }
+  for (size_t i = 0; i < together.size(); ++i) {
+    const Completion completion = together[i].get();
+    EXPECT_TRUE(completion.ok()) << completion.error;
+    EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
+  }
+  EXPECT_GT(Count("winnow_local_steps_beside_prompts_total"), before);
+  EXPECT_TRUE(NothingIsLeft());
+}
+
 TEST_F(LocalSteps, AConstrainedOutputIsThatOfStepsByFrames) {
   Json request = Request(200, 150);
   request["guided_regex"] = "([a-z]{1,6}[ ,.]){20,40}";

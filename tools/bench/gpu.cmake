@@ -30,6 +30,7 @@ add_executable(winnow-gpu-check
   gpu/matmul_weights.cc
   gpu/page_units_section.cc
   gpu/prefill_attention_section.cc
+  gpu/prefill_beside_section.cc
   gpu/report.cc
   gpu/row_moves_section.cc
   gpu/checks/int8_rows_check.cc

@@ -19,7 +19,8 @@ void SchedulingFlags::Declare(Fields& fields) {
       "tpot-target", &tpot_target,
       "Time between the tokens of an answer that prompts beside it must respect, for example 50ms: injected "
       "tokens are found from it, up to --max-inject-tokens, by measuring steps. Prompts get a fifth of the time "
-      "even where nothing fits. 0s = none.");
+      "even where nothing fits. 0s = none; on one GPU that has all rows of its sequences steps then go on beside "
+      "prompts.");
   fields.Duration("age-bound", &age_bound,
                   "A sequence that has waited for so long goes before all others, and may take the place of one that "
                   "has run for so long, which resumes later with the same output. 0s = never.");
@@ -51,8 +52,8 @@ void PrefillFlags::Declare(Fields& fields) {
               "(--prefix-cache). Answers are the same.");
   fields.Integer(
       "prefill-chunk", &chunk,
-      "Prompt tokens computed at a time. Larger chunks are faster and hold up running sequences for longer. 0 = "
-      "512 on a CPU, 2048 on a GPU.",
+      "Prompt tokens computed at a time. Larger chunks are faster and, where steps do not go on beside them, hold up "
+      "running sequences for longer. 0 = 512 on a CPU, 2048 on a GPU.",
       0u, 65536u);
   fields.Bytes(
       "prefill-memory", &memory_bytes,

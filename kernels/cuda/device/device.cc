@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status.h"
+#include "kernels/cuda/device/confined_stream.h"
 #include "kernels/cuda/device/open_device.h"
 #include "kernels/cuda/device/row_moves.cuh"
 #include "kernels/cuda/device/tiered_memory.h"
@@ -143,6 +145,15 @@ class CudaDevice final : public Device {
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
     cudaStream_t stream = nullptr;
     cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, high_priority ? greatest : least);
+    streams_.push_back(stream);
+    return stream;
+  }
+
+  absl::StatusOr<Stream> NewConfinedStream(int num_multiprocessors) override {
+    Bind();
+    int least = 0, greatest = 0;
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    WINNOW_ASSIGN_OR_RETURN(const Stream stream, device::NewConfinedStream(ordinal_, num_multiprocessors, greatest));
     streams_.push_back(stream);
     return stream;
   }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "common/base/check.h"
+#include "kernels/cuda/device/confined_stream.h"
 #include "kernels/cuda/matmul/matmul_forms.cuh"
 #include "kernels/cuda/matmul/matmul_pack.h"
 #include "kernels/cuda/matmul/matmul_prefill.h"
@@ -56,14 +57,28 @@ class CublasLtPlans final : public PrefillPlans {
   void Multiply(Stream stream, const Product& product, int num_rows, const void* x, const void* weight, bool accumulate,
                 void* y, void* workspace) {
     Layouts layouts(product, num_rows);
-    const float one = 1, beta = accumulate ? 1 : 0;
-    const cublasStatus_t status =
-        cublasLtMatmul(handle_, &layouts.operation, &one, weight, &layouts.weight, x, &layouts.x, &beta, y, &layouts.y,
-                       y, &layouts.y, &AlgorithmOf(product), workspace, kLibraryBytes, stream);
+    const auto multiply = [&] {
+      const float one = 1, beta = accumulate ? 1 : 0;
+      return cublasLtMatmul(handle_, &layouts.operation, &one, weight, &layouts.weight, x, &layouts.x, &beta, y,
+                            &layouts.y, y, &layouts.y, &AlgorithmOf(product), workspace, kLibraryBytes, stream);
+    };
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    // Blocks that stay until all tiles are done are then as many as find room at once. The tiles are the same.
+    if (const int32_t multiprocessors = MultiprocessorsOf(stream); multiprocessors > 0) {
+      SetMultiprocessors(layouts, multiprocessors);
+      status = multiply();
+      SetMultiprocessors(layouts, 0);
+    }
+    if (status != CUBLAS_STATUS_SUCCESS) status = multiply();
     WINNOW_CHECK(status == CUBLAS_STATUS_SUCCESS);
   }
 
  private:
+  // 0: all.
+  static void SetMultiprocessors(Layouts& layouts, int32_t number) {
+    cublasLtMatmulDescSetAttribute(&layouts.operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, &number, sizeof(number));
+  }
+
   const cublasLtMatmulAlgo_t& AlgorithmOf(const Product& product) {
     const auto known = algorithms_.find(product);
     if (known != algorithms_.end()) return known->second;

@@ -57,6 +57,62 @@ TEST_P(DeviceLocalStepTest, TokensRowsAndLogitsAreThoseOfStepsByFramesWhateverTh
   }
 }
 
+// The place of a prompt in prefill, in host memory as all of this GPU's is.
+class PromptRows final : public PrefillKv {
+ public:
+  PromptRows(const KvLayout& layout, uint32_t tokens)
+      : layout_(layout), tokens_(tokens), rows_(layout.num_lists() * tokens * layout.row_bytes()) {}
+  Rows Destination(int layer, int first_kv_head) override {
+    const size_t list = static_cast<size_t>(layer) * layout_.num_kv_heads + first_kv_head;
+    return {.kv = rows_.data() + list * tokens_ * layout_.row_bytes(), .head_stride = tokens_};
+  }
+  Rows Publish(int layer, const std::byte*, const float*) override { return Destination(layer, 0); }
+  const std::vector<std::byte>& rows() const { return rows_; }
+
+ private:
+  const KvLayout layout_;
+  const uint32_t tokens_;
+  std::vector<std::byte> rows_;
+};
+
+// Steps are launched and end while a chunk of a prompt waits for the GPU, layer after layer: neither shows in the
+// other.
+TEST_P(DeviceLocalStepTest, StepsAndPromptsBesideEachOtherAreThoseAlone) {
+  constexpr uint32_t kPrompt = 100, kFirst = 64;
+  std::vector<uint32_t> tokens(kPrompt);
+  for (uint32_t i = 0; i < kPrompt; ++i) tokens[i] = i * 7 % kModel.vocab_size;
+  Forward& forward = backend_->forward();
+  ASSERT_TRUE(forward.RunsBesideSteps());
+  const auto prefill = [&](PromptRows& rows) {
+    forward.Prefill({tokens.data(), kFirst}, 0, /*last=*/false, rows);
+    forward.Prefill({tokens.data() + kFirst, kPrompt - 1 - kFirst}, kFirst, /*last=*/false, rows);
+    const std::span<float> logits = forward.Prefill({&tokens.back(), 1}, kPrompt - 1, /*last=*/true, rows);
+    return std::vector<float>(logits.begin(), logits.end());
+  };
+  PromptRows alone(layout_, kPrompt), beside(layout_, kPrompt);
+  const std::vector<float> logits_alone = prefill(alone);
+  Stream expected = NewStream(1, 40), stream = NewStream(1, 40);
+  Sit(0, stream);
+  int calls = 0;
+  forward.RunBesideSteps([&] {
+    ++calls;
+    client().Plan(std::vector<StepRow>{
+        {.row = 0, .token_id = stream.newest(), .position = stream.position++, .draw = TokenDraw()}});
+    ASSERT_TRUE(client().Launch().ok() && client().Draw({}).ok());
+    ASSERT_TRUE(client().HasEnded());
+    ASSERT_TRUE(client().Complete().ok());
+    stream.tokens.push_back(client().drawn_token(0));
+  });
+  EXPECT_EQ(prefill(beside), logits_alone);
+  forward.RunBesideSteps(nullptr);
+  EXPECT_EQ(beside.rows(), alone.rows());
+  EXPECT_GE(calls, 3 * kModel.num_layers) << "in each layer of each of the three";
+  for (int i = 0; i < calls; ++i) expected.tokens.push_back(ArgMax(ByFrames(expected)));
+  EXPECT_EQ(stream.tokens, expected.tokens);
+  prefill(beside);
+  EXPECT_EQ(stream.tokens.size(), calls + 1u) << "with the whole GPU no steps go on";
+}
+
 // The masks of a step, said between its logits and its draw, hold for that step and its rows alone.
 TEST_P(DeviceLocalStepTest, RowsDrawFromTheirMasks) {
   constexpr int kSteps = 20;

@@ -46,6 +46,27 @@ TEST_F(DeviceRowMoverTest, NothingMovesBeforeItIsFlushed) {
   EXPECT_EQ(value(3), 7);
 }
 
+TEST_F(DeviceRowMoverTest, WhatLaunchesAreToWaitForIsAskedBeforeEachOfThem) {
+  const auto mover = Mover(1 << 20);
+  int asked = 0;
+  mover->BeforeLaunches([&] {
+    ++asked;
+    EXPECT_EQ(value(3), asked == 1 ? 0 : 7);
+  });
+  mover->Write(slot(3), Row(7).data());
+  EXPECT_EQ(asked, 0) << "noted alone";
+  mover->Flush();
+  EXPECT_EQ(asked, 1);
+  mover->Flush();
+  EXPECT_EQ(asked, 1) << "there was nothing to launch";
+  const std::vector<std::byte> row = Row(9);
+  std::vector<std::byte> elsewhere(kRowBytes);
+  mover->CopyBeside(std::vector<BlockCopy>{{.to = elsewhere.data(), .from = slot(3)}}, kRowBytes);
+  EXPECT_EQ(asked, 2);
+  mover->WriteBeside({.to = elsewhere.data(), .from = row.data(), .piece_bytes = kRowBytes, .num_pieces = 1}, nullptr);
+  EXPECT_EQ(asked, 3);
+}
+
 TEST_F(DeviceRowMoverTest, ALaterMoveSeesWhatAnEarlierOneWrote) {
   const auto mover = Mover(1 << 20);
   mover->Write(slot(0), Row(1).data());

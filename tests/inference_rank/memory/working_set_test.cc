@@ -155,6 +155,40 @@ TEST_F(WorkingSetTest, SetsThatBeginAlikeShareTheirFirstPages) {
   }
 }
 
+// Whole pages and the rows behind them, of every list, and nothing behind these.
+TEST_F(WorkingSetTest, ListsByPositionTakeAPromptFromItsPlaceInPrefill) {
+  constexpr uint32_t kPrompt = 200;
+  auto arena = PrefillArena::Create(layout_, kPrompt);
+  ASSERT_TRUE(arena.ok());
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (int head = 0; head < kHeads; ++head) {
+      for (uint32_t p = 0; p < kPrompt; ++p) {
+        std::memcpy(arena->row(layer, head, p), Row(layer, head, p).data(), layout_.row_bytes());
+      }
+    }
+  }
+  const SelectionSpec dense{.predictor = Predictor::kDense, .budget_tokens = kUnlimitedBudget};
+  for (const uint32_t count : {1u, 64u, 130u, kPrompt}) {
+    SlotPool slots = Pool(100);
+    auto set = WorkingSet::Create(slots, layout_, dense, 250, kPrompt, SlotOrder::kByPosition);
+    ASSERT_TRUE(set.ok());
+    const std::vector<std::byte> before(layout_.row_bytes());
+    for (int layer = 0; layer < kLayers; ++layer) {
+      for (int head = 0; head < kHeads; ++head) {
+        for (uint32_t p = 0; p < 250; ++p) set->WriteRow(layer, head, p, before.data());
+      }
+      set->CopyPrompt(layer, count, *arena);
+      for (int head = 0; head < kHeads; ++head) {
+        for (uint32_t p = 0; p < 250; ++p) {
+          const void* const expected = p < count ? static_cast<const void*>(arena->row(layer, head, p)) : before.data();
+          ASSERT_EQ(std::memcmp(set->PlaceOfRow(layer, head, p), expected, layout_.row_bytes()), 0)
+              << count << ": " << p;
+        }
+      }
+    }
+  }
+}
+
 TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   const SelectionSpec spec{.budget_tokens = 16, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 2};
   SlotPool slots = Pool(100);

@@ -73,6 +73,10 @@ class FakeDevice final : public StepClient {
     }
     return absl::OkStatus();
   }
+  bool HasEnded() override {
+    EXPECT_FALSE(under_way_.empty() || (awaits_draw_ && under_way_.size() == 1));
+    return has_ended;
+  }
   absl::Status Complete() override {
     EXPECT_FALSE(awaits_draw_ && under_way_.size() == 1);
     completed_ = under_way_.front();
@@ -96,6 +100,7 @@ class FakeDevice final : public StepClient {
   std::vector<std::string> launched;  // "row@position", with ! where the host says the token
   std::vector<int> cleared;
   bool fails = false;
+  bool has_ended = true;  // the oldest step
   bool takes_selections = true;
 
  private:
@@ -383,6 +388,59 @@ TEST_F(StepLoopTest, DrainTakesAllThatIsUnderWay) {
   EXPECT_EQ(sequence.generated, Tokens(10, 3, 3));
   Turn();
   EXPECT_EQ(device_.launched.back(), "0@12!") << "the host says what it knows";
+}
+
+TEST_F(StepLoopTest, BesideSomethingElseTwoStepsAreUnderWayAndNoneIsWaitedFor) {
+  Sequence& sequence = NewSequence(10, 6);
+  const std::vector<Sequence*> rows = {&sequence};
+  device_.has_ended = false;
+  loop_.Poll(rows);
+  loop_.Poll(rows);
+  loop_.Poll(rows);
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!", "0@11"));
+  EXPECT_EQ(sequence.generated.size(), 1u);
+  device_.has_ended = true;
+  loop_.Poll(rows);
+  EXPECT_THAT(device_.launched, ElementsAre("0@10!", "0@11", "0@12")) << "where one has ended another follows";
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 2));
+  EXPECT_EQ(metrics_.local_steps_beside_prompts, 3u);
+  EXPECT_TRUE(Turn()) << "which goes on with two under way";
+  while (Turn()) {
+  }
+  EXPECT_EQ(sequence.generated, Tokens(10, 3, 6));
+  EXPECT_EQ(metrics_.local_rows_dropped, 0u);
+  EXPECT_EQ(metrics_.local_steps_beside_prompts, 3u) << "the others were launched with nothing beside them";
+}
+
+TEST_F(StepLoopTest, BesideSomethingElseAStepDrawsOnceTheTokensBeforeItAreThere) {
+  Sequence& restricted = NewSequence(10, 6);
+  Sequence& free = NewSequence(20, 6, {7});
+  restricted_.insert(&restricted);
+  const std::vector<Sequence*> rows = {&restricted, &free};
+  device_.has_ended = false;
+  for (int i = 0; i < 3; ++i) loop_.Poll(rows);
+  EXPECT_EQ(device_.launched.size(), 2u);
+  device_.has_ended = true;
+  while (!restricted.cancelled || !free.cancelled) loop_.Poll(rows);
+  EXPECT_THAT(restricted.generated, ElementsAre(3, 4, 5, 6, 7, 8));
+  EXPECT_EQ(free.generated, Tokens(20, 7, 6));
+  loop_.Drain();
+  EXPECT_TRUE(loop_.idle());
+}
+
+TEST_F(StepLoopTest, WhatIsUnderWayBesideSomethingElseCanBeDrained) {
+  Sequence& restricted = NewSequence(10, 6);
+  restricted_.insert(&restricted);
+  const std::vector<Sequence*> rows = {&restricted};
+  device_.has_ended = false;
+  loop_.Poll(rows);
+  loop_.Poll(rows);
+  loop_.Drain();
+  EXPECT_TRUE(loop_.idle());
+  EXPECT_THAT(restricted.generated, ElementsAre(3, 4, 5));
+  loop_.Leave(restricted);
+  loop_.Poll(rows);
+  EXPECT_EQ(device_.launched.size(), 2u) << "a sequence that has left takes no step";
 }
 
 TEST_F(StepLoopTest, NothingIsTakenFromADeviceThatHasFailed) {

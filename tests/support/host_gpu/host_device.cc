@@ -118,6 +118,7 @@ class HostDevice final : public device::Device {
     return std::shared_ptr<void>(memory, [](void*) {});
   }
   device::Stream NewStream(bool) override { return nullptr; }
+  absl::StatusOr<device::Stream> NewConfinedStream(int) override { return nullptr; }
   void CopyAsync(void* to, const void* from, size_t bytes, device::Stream) override { std::memcpy(to, from, bytes); }
   void CopyRowsAsync(void* to, size_t to_stride, const void* from, size_t from_stride, size_t row_bytes,
                      size_t num_rows, device::Stream) override {

@@ -86,8 +86,8 @@ int Run() {
       for (const GpuSection& section :
            {ElementwiseSection(), MatmulSection(), ExpertsSection(), AttentionSection(), LatentSection(),
             LatentAttentionSection(), IndexerSection(), BesideSection(), SelectionSection(), CacheSection(),
-            DeviceSelectionSection(), PageUnitsSection(), PrefillAttentionSection(), RowMovesSection(), EngineSection(),
-            ServeSection(), TensorParallelSection(), TransportSection()}) {
+            DeviceSelectionSection(), PageUnitsSection(), PrefillAttentionSection(), PrefillBesideSection(),
+            RowMovesSection(), EngineSection(), ServeSection(), TensorParallelSection(), TransportSection()}) {
         if (!IsChosen(section.name)) continue;
         const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
         if (elapsed.count() > absl::GetFlag(FLAGS_seconds)) {

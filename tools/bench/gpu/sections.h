@@ -16,6 +16,7 @@ GpuSection LatentSection();
 GpuSection MatmulSection();
 GpuSection PageUnitsSection();
 GpuSection PrefillAttentionSection();
+GpuSection PrefillBesideSection();
 GpuSection RowMovesSection();
 GpuSection SelectionSection();
 GpuSection ServeSection();
