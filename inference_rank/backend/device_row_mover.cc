@@ -63,11 +63,7 @@ void DeviceRowMover::WriteRows(std::span<const uint32_t> slots, uint32_t first_s
                                const ParallelFor& threads, const std::shared_ptr<const void>& keep) {
   const auto* from = static_cast<const std::byte*>(host_rows);
   if (keep != nullptr) {
-    for (size_t i = 0; i < slots.size(); ++i) {
-      if (i + kMarksAhead < slots.size()) __builtin_prefetch(&marks_[slots[i + kMarksAhead] - first_slot], /*rw=*/1);
-      MakeRoom();
-      AddRow(slots[i] - first_slot, from + i * row_bytes_);
-    }
+    AddRows(slots, first_slot, from);
     // After the moves: those that had to be launched meanwhile are covered, too.
     if (reading_.empty() || reading_.back() != keep) reading_.push_back(keep);
     reading_bytes_ += slots.size() * row_bytes_;
@@ -166,6 +162,34 @@ void DeviceRowMover::AddRow(size_t slot, const void* from) {
   if (MarkOf(slot) != 0) Flush();
   SetMark(slot, kWritten);
   moves_[IndexOf(num_moves_++)] = {.from = from, .to = slots_ + slot * row_bytes_};
+}
+
+// AddRow for each, in a loop that keeps what it needs in registers: one thread notes thousands of rows of a layer while
+// the GPU waits for them.
+void DeviceRowMover::AddRows(std::span<const uint32_t> slots, uint32_t first_slot, const std::byte* from) {
+  while (!slots.empty()) {
+    MakeRoom();
+    const uint64_t until_round_ends = max_moves_ - IndexOf(num_moves_);
+    const size_t most = std::min<uint64_t>({slots.size(), until_round_ends, num_done_ + max_moves_ - num_moves_});
+    device::RowMove* const moves = moves_ + IndexOf(num_moves_);
+    Mark* const marks = marks_.data();
+    const size_t num_marks = marks_.size(), row_bytes = row_bytes_;
+    std::byte* const to = slots_;
+    const Mark launch = launch_;
+    size_t count = 0;
+    for (; count < most; ++count) {
+      const size_t slot = slots[count] - first_slot;
+      WINNOW_CHECK(slot < num_marks);
+      if (count + kMarksAhead < most) __builtin_prefetch(marks + (slots[count + kMarksAhead] - first_slot), /*rw=*/1);
+      if (marks[slot] >= launch && (marks[slot] & (kRead | kWritten)) != 0) break;
+      marks[slot] = launch | kWritten;
+      moves[count] = {.from = from + count * row_bytes, .to = to + slot * row_bytes};
+    }
+    num_moves_ += count;
+    slots = slots.subspan(count);
+    from += count * row_bytes;
+    if (count < most) Flush();  // its slot is that of a move before
+  }
 }
 
 void DeviceRowMover::MakeRoom() {

@@ -63,6 +63,7 @@ class DeviceRowMover final : public RowMover {
   void Add(void* to, const void* from);
   // Adds a move to that slot of a row of host memory.
   void AddRow(size_t slot, const void* from);
+  void AddRows(std::span<const uint32_t> slots, uint32_t first_slot, const std::byte* from);
   // Holds something until what has been launched is done.
   void Keep(std::shared_ptr<const void> rows);
   Mark MarkOf(size_t slot) const { return marks_[slot] >= launch_ ? marks_[slot] & (kRead | kWritten) : 0; }

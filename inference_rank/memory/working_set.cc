@@ -27,6 +27,12 @@ uint32_t LargestOf(std::span<const uint32_t> values) {
   return largest;
 }
 
+bool AllBelow(std::span<const uint32_t> values, uint32_t limit) {
+  uint32_t others = 0;
+  for (const uint32_t value : values) others |= value >= limit;
+  return others == 0;
+}
+
 }  // namespace
 
 uint32_t WorkingSet::PagesNeeded(const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions, int parts,
@@ -52,6 +58,7 @@ absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& l
     set.shared_ = {};
     return taken;
   }
+  set.NotePieces();
   return set;
 }
 
@@ -93,6 +100,17 @@ absl::Status WorkingSet::TakePages(uint32_t needed, const std::optional<SlotPlac
     }
   }
   return absl::OkStatus();
+}
+
+void WorkingSet::NotePieces() {
+  if (by_position_) return;
+  for (size_t list = 0; list < num_lists(); ++list) {
+    const uint32_t* const pages = &pages_[first_page_[list]];
+    const uint32_t slots = sink_tokens_ + ring_tokens_ + pool_slots_[list];
+    bool in_one_piece = true;
+    for (uint32_t i = 0; i * kSlotPageTokens < slots; ++i) in_one_piece &= pages[i] == pages[0] + i;
+    in_one_piece_[list] = in_one_piece;
+  }
 }
 
 void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
@@ -162,6 +180,7 @@ WorkingSet::WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionS
       prompt_tokens_(prompt_tokens),
       lists_per_head_(ListsPerKvHead(spec, layout.group_size())),
       split_(layout.num_lists(), false),
+      in_one_piece_(layout.num_lists(), false),
       slot_lists_(layout.num_lists() * lists_per_head_),
       kept_(slot_lists_.size(), spec.sink_tokens) {
   std::vector<uint32_t> pages(slots.num_parts(), 0);
@@ -276,13 +295,20 @@ void WorkingSet::AppendRecent(size_t list, uint32_t recent_start, uint32_t posit
 void WorkingSet::AppendPool(size_t list, std::span<const uint32_t> indices, std::vector<uint32_t>& slots) const {
   const size_t first = slots.size();
   slots.resize(first + indices.size());
+  uint32_t* const out = slots.data() + first;
   // As PoolSlot, without looking up what is the list's for each of thousands of rows.
   const uint32_t first_index = sink_tokens_ + (by_position_ ? 0 : ring_tokens_);
-  std::transform(indices.begin(), indices.end(), slots.begin() + static_cast<ptrdiff_t>(first),
-                 [first_index, pages = &pages_[first_page_[list]], first_slot = first_slot_[list]](uint32_t index) {
-                   const uint32_t logical = first_index + index;
-                   return first_slot + pages[logical / kSlotPageTokens] * kSlotPageTokens + logical % kSlotPageTokens;
-                 });
+  const uint32_t* const pages = &pages_[first_page_[list]];
+  const uint32_t first_slot = first_slot_[list];
+  if (in_one_piece_[list]) {
+    const uint32_t first_row = first_slot + pages[0] * kSlotPageTokens + first_index;
+    for (size_t i = 0; i < indices.size(); ++i) out[i] = first_row + indices[i];
+    return;
+  }
+  for (size_t i = 0; i < indices.size(); ++i) {
+    const uint32_t logical = first_index + indices[i];
+    out[i] = first_slot + pages[logical / kSlotPageTokens] * kSlotPageTokens + logical % kSlotPageTokens;
+  }
 }
 
 void WorkingSet::Advance(uint32_t position) {
@@ -346,9 +372,9 @@ absl::Status WorkingSet::SetSelection(int layer, int kv_head, uint32_t position,
           absl::StrCat("mask ", mask, " of query heads, of which there are ", lists_per_head_));
     }
   }
-  if (const uint32_t most = LargestOf(pool_indices); most >= pool_slots_[list] && !pool_indices.empty()) {
+  if (!AllBelow(pool_indices, pool_slots_[list])) {
     return absl::InvalidArgumentError(
-        absl::StrCat("selected pool index ", most, " is outside the grant of ", pool_slots_[list]));
+        absl::StrCat("selected pool index ", LargestOf(pool_indices), " is outside the grant of ", pool_slots_[list]));
   }
   split_[list] = !members.empty();
   const std::span<std::vector<uint32_t>> slot_lists = SlotListsOf(list);
@@ -387,9 +413,9 @@ absl::Status WorkingSet::CommitLocal(int layer, int kv_head, uint32_t position, 
 absl::Status WorkingSet::CommitStreamed(int layer, int kv_head, std::span<const uint32_t> pool_indices,
                                         const std::byte* rows, const std::shared_ptr<const void>& keep) {
   const size_t list = List(layer, kv_head);
-  if (const uint32_t most = LargestOf(pool_indices); most >= pool_slots_[list] && !pool_indices.empty()) {
+  if (!AllBelow(pool_indices, pool_slots_[list])) {
     return absl::InvalidArgumentError(
-        absl::StrCat("pool index ", most, " is outside the grant of ", pool_slots_[list]));
+        absl::StrCat("pool index ", LargestOf(pool_indices), " is outside the grant of ", pool_slots_[list]));
   }
   streamed_slots_.clear();
   AppendPool(list, pool_indices, streamed_slots_);

@@ -163,6 +163,7 @@ class WorkingSet {
     return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
   }
   absl::Status TakePages(uint32_t needed, const std::optional<SlotPlacement>& placement);
+  void NotePieces();
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
   uint32_t PooledEndOf(uint32_t position) const { return PooledEnd(spec_, position, prompt_tokens_); }
   void AdvanceByPosition(size_t list, uint32_t position);
@@ -195,6 +196,7 @@ class WorkingSet {
   std::vector<uint32_t> first_slot_;               // [list] of the part that it lies in
   std::vector<uint32_t> pool_slots_;               // [list]
   std::vector<bool> split_;                        // [list] each query head has a slot list of its own
+  std::vector<bool> in_one_piece_;                 // [list] its pages lie one behind the other; not by position
   std::vector<std::vector<uint32_t>> slot_lists_;  // [list][lists_per_head] physical slots
   std::vector<uint32_t> streamed_slots_;           // of CommitStreamed
   std::vector<uint32_t> kept_;  // of each of them, sinks and selection: they stay until the next delta
