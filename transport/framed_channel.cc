@@ -212,7 +212,7 @@ void FramedChannel::Arrived(BlockPtr block) {
 
 bool FramedChannel::DefersPayloadCheck(const Block& block) const {
   const bool is_pinned = block.memory != nullptr && block.memory->is_pinned();
-  return is_pinned && transport_.DefersPayloadCheck(block.header) && !(seal_ != nullptr && seal_->encrypts());
+  return is_pinned && transport_.DefersPayloadCheck(block.header) && !(seal_ != nullptr && seal_->covers_payloads());
 }
 
 absl::Status FramedChannel::Check(Block& block) {

@@ -45,6 +45,9 @@ class TwoRanks {
   const float* StoredRow(const Sequence& sequence, int layer, int kv_head, uint32_t position) const;
 
   bool drop_partials = false;  // of the cache rank's frames
+  // Delta frames come as to a GPU that reads their payloads where they lie: not checked, and with a row that is not
+  // what was sent.
+  bool leaves_unchecked = false, damages_rows = false;
   // Sequence n has shard i on cache rank i + n, round robin, so that each cache rank holds different shards.
   bool rotates_shards = false;
   std::vector<absl::Status> malformed;

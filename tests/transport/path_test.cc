@@ -4,6 +4,7 @@
 #include "transport/block_pool.h"
 #include "transport/path_choice.h"
 #include "transport/shm/shared_memory_path.h"
+#include "transport/wire/crc32c.h"
 
 namespace winnow {
 namespace {
@@ -20,6 +21,76 @@ PayloadPathKind Broken(std::string name) {
   return {.name = std::move(name), .make = [](size_t) -> absl::StatusOr<std::unique_ptr<PayloadPath>> {
             return absl::UnavailableError("no such library");
           }};
+}
+
+// As that of a rank whose GPU reads what the peer writes.
+TransportUnderTest Pinned(DataPlaneMode mode) {
+  const auto pin = [](void*, size_t) -> absl::StatusOr<std::shared_ptr<void>> { return std::make_shared<int>(); };
+  return {.name = "Pinned",
+          .ucx_tls = "posix,self",
+          .path_name = "pinned",
+          .path =
+              [pin](uint64_t) {
+                return PayloadPathKind{.name = "pinned", .make = [pin](size_t window_bytes) {
+                                         return NewSharedMemoryPath({.window_bytes = window_bytes, .pin = pin});
+                                       }};
+              },
+          .mode = mode};
+}
+// Its checksum is the payload's, or not.
+absl::Status PostFrame(Channel& channel, wire::FrameType type, wire::Phase phase, bool right) {
+  constexpr size_t kSize = 70'000;
+  WINNOW_ASSIGN_OR_RETURN(SendBuffer buffer, channel.Allocate(kSize));
+  const std::vector<std::byte> bytes = SomeBytes(kSize, 1);
+  std::memcpy(buffer.payload().data(), bytes.data(), kSize);
+  buffer.set_checksum(Crc32c(bytes) ^ (right ? 0 : 1));
+  wire::FrameHeader header = SomeHeader(1);
+  header.type = type;
+  header.phase = phase;
+  return channel.Post(header, std::move(buffer));
+}
+
+TEST(DeferredPayloadChecksTest, WhoAsksForThemChecksPinnedPayloadsOfStepsHimself) {
+  for (const DataPlaneMode mode : {DataPlaneMode::kPlain, DataPlaneMode::kAuto}) {
+    Link link(Pinned(mode));
+    link.b.transport->DeferPayloadChecks(wire::FrameType::kDelta);
+    for (const bool right : {true, false}) {
+      ASSERT_EQ(PostFrame(*link.a.channel, wire::FrameType::kDelta, wire::Phase::kRefine, right), absl::OkStatus());
+    }
+    ASSERT_TRUE(link.PumpUntil([&] { return link.b.frames.size() == 2; }));
+    EXPECT_FALSE(link.b.frames[0].payload_is_checked() || link.b.frames[1].payload_is_checked());
+    EXPECT_EQ(link.b.transport->CheckPayload(link.b.frames[0]), absl::OkStatus());
+    EXPECT_TRUE(absl::IsDataLoss(link.b.transport->CheckPayload(link.b.frames[1])));
+    EXPECT_EQ(link.b.transport->counters().bad_frames, 1u);
+    EXPECT_EQ(link.b.channel->failed(), absl::OkStatus()) << "closing it is left to whoever checks";
+  }
+}
+
+TEST(DeferredPayloadChecksTest, AllOthersAreCheckedBeforeTheyAreDelivered) {
+  const auto expect_checked = [](const TransportUnderTest& kind, wire::FrameType type, wire::Phase phase) {
+    Link link(kind);
+    link.b.transport->DeferPayloadChecks(wire::FrameType::kDelta);
+    for (const bool right : {true, false}) {
+      ASSERT_EQ(PostFrame(*link.a.channel, type, phase, right), absl::OkStatus());
+    }
+    ASSERT_TRUE(link.PumpUntil([&] { return !link.b.channel->failed().ok(); }));
+    EXPECT_TRUE(absl::IsDataLoss(link.b.channel->failed()));
+    ASSERT_EQ(link.b.frames.size(), 1u);
+    EXPECT_TRUE(link.b.frames[0].payload_is_checked());
+  };
+  expect_checked(Pinned(DataPlaneMode::kPlain), wire::FrameType::kLayer, wire::Phase::kRefine);
+  expect_checked(Pinned(DataPlaneMode::kPlain), wire::FrameType::kDelta, wire::Phase::kPrefetch);
+  expect_checked(kUcxTcp, wire::FrameType::kDelta, wire::Phase::kRefine);
+}
+
+TEST(DeferredPayloadChecksTest, ATagThatCoversThePayloadIsCheckedAtOnce) {
+  for (const DataPlaneMode mode : {DataPlaneMode::kAuthenticated, DataPlaneMode::kEncrypted}) {
+    Link link(Pinned(mode));
+    link.b.transport->DeferPayloadChecks(wire::FrameType::kDelta);
+    ASSERT_EQ(PostFrame(*link.a.channel, wire::FrameType::kDelta, wire::Phase::kRefine, true), absl::OkStatus());
+    ASSERT_TRUE(link.PumpUntil([&] { return link.b.frames.size() == 1; }));
+    EXPECT_TRUE(link.b.frames[0].payload_is_checked());
+  }
 }
 
 TEST(PathChoiceTest, TakesTheFirstThatBothHave) {

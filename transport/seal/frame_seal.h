@@ -25,7 +25,8 @@ class FrameSeal {
   // The counterpart of SealFrame (transport/wire/wire_check.h): fills in the same fields and the tag. Where frames are
   // encrypted the payload is, in place.
   void Seal(wire::FrameHeader& header, std::span<std::byte> payload, const PayloadChecksum& checksum = {});
-  bool encrypts() const { return level_ == Protection::kEncrypted; }
+  // False: payloads have a checksum, and no tag covers them.
+  bool covers_payloads() const { return level_ != Protection::kHeaders; }
   // DATA_LOSS unless the other end has sealed header and payload under this frame number. The header must have passed
   // CheckFrameHeader. The payload is decrypted in place; after an error it is of no use.
   absl::Status Open(const wire::FrameHeader& header, std::span<std::byte> payload,

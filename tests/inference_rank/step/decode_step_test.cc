@@ -83,5 +83,18 @@ TEST(DecodeStep, ASequenceThatPredictsFromItsPastSendsItsQueriesWhileItAttendsTo
   EXPECT_EQ(RowsOfFirstLayer(ranks, *sequence), kPrompt + kDecodes);
 }
 
+TEST(DecodeStep, NothingComesOfAPayloadThatFailsItsCheckWhenItsRowsAreTaken) {
+  TwoRanks ranks({.num_layers = 3, .storage = Dtype::kF32});
+  ranks.leaves_unchecked = true;
+  Sequence* const sequence = ranks.Prefill(1, 5, Spec(Predictor::kExact), kPrompt, kDecodes);
+  ranks.Decode({sequence});
+  ASSERT_TRUE(sequence->failure.ok()) << sequence->failure;
+  EXPECT_EQ(sequence->next_position, kPrompt + 1);
+  ranks.damages_rows = true;
+  ranks.Decode({sequence});
+  EXPECT_TRUE(absl::IsDataLoss(sequence->failure)) << sequence->failure;
+  EXPECT_EQ(sequence->next_position, kPrompt + 1) << "the step gave no token";
+}
+
 }  // namespace
 }  // namespace winnow::test
