@@ -116,7 +116,8 @@ class Scheduler {
   static SlotPages SlotsOf(const Free& free) { return {.front = free.slot_pages, .host = free.host_slot_pages}; }
   size_t PrefillBytesNeeded(const Sequence& sequence) const {
     // An attach may have to prefill again, when a part of the prompt was lost. One that resumes was never detached.
-    return sequence.resumes && !sequence.lacks_past() ? 0 : limits_.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
+    return sequence.resumes && !sequence.lacks_past() ? 0
+                                                      : limits_.prefill.BytesNeeded(layout_, sequence.prompt_tokens());
   }
 
   const Limits limits_;

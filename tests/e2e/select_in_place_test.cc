@@ -195,8 +195,7 @@ TEST_P(SelectInPlaceOf, TwoRanksOfWhichOneIsKilledLeavesNoTraceInAnAnswer) {
 
 INSTANTIATE_TEST_SUITE_P(Presets, SelectInPlaceOf,
                          testing::Values("winnow,budget=128,recent=32", "async-token,budget=128,recent=32",
-                                         "quest,budget=128,recent=32", "sparseserve,budget=128,recent=32",
-                                         "psa,budget=128,recent=32",
+                                         "psa,budget=128,recent=32", "fixed,budget=128,recent=32",
                                          "lserve,budget=128,recent=32,sinks=4,profile_use=none",
                                          "lserve,budget=128,recent=32,sinks=4,profile_use=streaming"),
                          [](const auto& info) {

@@ -1,5 +1,7 @@
 #include "cache_rank/select/device/device_selection.h"
 
+#include <vector>
+
 #include "cache_rank/select/device/select_params.h"
 #include "common/base/check.h"
 #include "common/base/status.h"
@@ -60,6 +62,9 @@ absl::StatusOr<std::unique_ptr<DeviceSelection>> DeviceSelection::Create(
   device->FillAsync(selection->memory_->data(), 0, selection->memory_->bytes(), stream);  // kernels' scratch, counters
   device->CopyAsync(selection->arrays_.inv_freq, model.rope.inv_freq.data(), model.rope.inv_freq.size() * sizeof(float),
                     stream);
+  std::vector<float> descending(selection->num_descending());
+  for (size_t i = 0; i < descending.size(); ++i) descending[i] = -static_cast<float>(i);
+  device->CopyAsync(selection->arrays_.descending, descending.data(), descending.size() * sizeof(float), stream);
   WINNOW_RETURN_IF_ERROR(device->Synchronize(stream));
   selection->rope_ = {.inv_freq = selection->arrays_.inv_freq, .attention_factor = model.rope.attention_factor};
   return selection;
@@ -103,6 +108,7 @@ void DeviceSelection::Carve(device::Arena& arena) {
     arrays_.matmul_scratch = arena.Take(table_->matmul->decode_scratch_bytes(static_cast<int>(rows), query_features));
   }
   const PlanBucket greatest{.num_rows = plan_->max_rows(), .max_keys = store_->shape().max_positions};
+  arrays_.descending = arena.TakeArray<float>(num_descending());
   if (selects_units()) {
     arrays_.page_scores = arena.TakeArray<float>(lists * layout().group_size() * page_stride());
     arrays_.unit_scratch = arena.Take(table_->page_units->unit_scratch_bytes(UnitParams(greatest, 0)));
@@ -233,7 +239,11 @@ device::UnitSelectParams DeviceSelection::UnitParams(const PlanBucket& bucket, i
 void DeviceSelection::EnqueueSelect(device::Stream stream, const PlanBucket& bucket, int layer) {
   const bool whole_pages = spec().scorer == Scorer::kPageMinmax || spec().scorer == Scorer::kPageCuboid;
   const device::SelectionKernels& kernels = *table_->selection;
-  if (selects_units()) {
+  if (spec().predictor == Predictor::kFixed) {
+    const device::SelectParams params = SelectParams(bucket, layer);
+    kernels.top_k(stream, arrays_.descending, 0, params.lists, params.num_lists, params.max_keys, params.max_budget,
+                  params.selected, params.counts, nullptr);
+  } else if (selects_units()) {
     const device::UnitSelectParams params = UnitParams(bucket, layer);
     kernels.score_pages(stream, params.list, arrays_.page_scores, page_stride());
     table_->page_units->select_units(stream, params, arrays_.page_scores, page_stride());

@@ -55,7 +55,8 @@ class DeviceSelection {
   // ... from the queries before the plan's positions.
   void EnqueuePastQueries(device::Stream stream, const PlanBucket& bucket, int layer);
 
-  // Sel of the plan's positions, and what of it is not resident. Changes the image of what is.
+  // Sel of the plan's positions, for which predictor fixed has no queries, and what of it is not resident. Changes the
+  // image of what is.
   void EnqueueSelect(device::Stream stream, const PlanBucket& bucket, int layer);
   // Rows and lists to the peer, and delta_flags[layer] behind them; with the last layer's the counts of all layers. May
   // run on another stream beside the selection of the next layer; that of the layer after it must wait. max_ctas:
@@ -107,6 +108,7 @@ class DeviceSelection {
     void* normed = nullptr;      // [max_rows, hidden_size] bf16
     void* matmul_scratch = nullptr;
     void* select_scratch = nullptr;
+    float* descending = nullptr;   // [num_descending()] the values of rows by which predictor fixed takes the first
     float* page_scores = nullptr;  // [max_rows * num_kv_heads, group, page_stride()]
     void* unit_scratch = nullptr;
     uint32_t* selected = nullptr;  // num_selections() of them
@@ -137,6 +139,10 @@ class DeviceSelection {
   bool in_place() const { return in_place_.lists != nullptr; }
   // Rows in place are copied to staging slots once they are selected.
   bool stages() const { return in_place() && store_->shape().pool_slots > 0; }
+  size_t num_descending() const {
+    constexpr size_t kWhole = 1024;  // of what kernels read at once
+    return spec().predictor == Predictor::kFixed ? (store_->shape().max_positions / kWhole + 1) * kWhole : 0;
+  }
   // Units say in the lists themselves what they select; but what is kept is said at every step, as a row that sat one
   // out has lost it there.
   bool tells_at_once() const { return selects_units() && in_place() && !stages() && spec().reuse_interval == 1; }

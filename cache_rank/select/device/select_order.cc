@@ -16,9 +16,11 @@ class OrderBuilder {
 
   void Wait(Kind kind, int layer) { actions_.push_back({kind, layer}); }
   void Select(Kind queries, int layer, int hidden_layer = 0) {
-    if (!Selects(layer)) return;
-    actions_.push_back({queries, layer, hidden_layer});
-    actions_.push_back({Kind::kSelect, layer});
+    if (Selects(layer)) actions_.push_back({queries, layer, hidden_layer});
+    SelectWithoutQueries(layer);
+  }
+  void SelectWithoutQueries(int layer) {
+    if (Selects(layer)) actions_.push_back({Kind::kSelect, layer});
   }
   void SelectAndPush(Kind queries, int layer, int hidden_layer = 0) {
     Select(queries, layer, hidden_layer);
@@ -67,6 +69,10 @@ std::vector<SelectAction> SelectOrder(const SelectionSpec& spec, int num_layers,
     const bool is_last = layer == num_layers - 1;  // also the first, perhaps
     if (is_last) order.Append(layer);
     if (own) order.SelectAndPush(Kind::kQueriesOfOwn, layer);
+    if (spec.predictor == Predictor::kFixed) {
+      order.SelectWithoutQueries(layer);
+      order.Push(layer);
+    }
     if (!is_last) order.Append(layer);
     if (looks_ahead && own) {
       order.Wait(Kind::kWaitHidden, layer);

@@ -15,7 +15,7 @@ struct SelectAction {
     kQueriesOfOwn,
     kQueriesFromHidden,  // of hidden_layer
     kQueriesFromPast,
-    kSelect,  // with the queries of the action before
+    kSelect,  // with the queries of the action before, or none
     kPush,
     kAppend,
   };
@@ -29,6 +29,7 @@ struct SelectAction {
 // them, as early as their queries allow.
 //   exact      the layer's own queries
 //   depth      from the residual that entered `lookahead` layers earlier; the first `lookahead` layers by their own
+//   fixed      as exact, without queries
 //   past       (last, temporal) some layers ahead of the rows that are waited for, so that appends are never late
 // Row 0 of a plan's inbox is taken before the delta of its last layer is pushed: behind that delta the inference rank
 // may begin the next plan, whose first layer writes there. Nothing is pushed before the plan's first wait, behind which

@@ -69,7 +69,9 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
     return absl::FailedPreconditionError(absl::StrCat("a cache rank on a GPU cannot serve ", AbslSv(what)));
   };
   if (IsDense(spec)) return refuse("predictor dense");
-  if (spec.predictor == Predictor::kFixed) return refuse("predictor fixed");
+  if (spec.predictor == Predictor::kFixed && !in_place) return refuse("predictor fixed");
+  if (spec.predictor == Predictor::kFixed && spec.scorer != Scorer::kToken)
+    return refuse("a scorer of predictor fixed");
   if (spec.prefetch != Prefetch::kNone) return refuse("prefetch");
   if (spec.scorer == Scorer::kHierarchical && spec.physical_page_tokens > 64) return refuse("such physical pages");
   if (spec.scorer != Scorer::kToken && spec.page_tokens > kBlockTokens) return refuse("pages of more than a block");

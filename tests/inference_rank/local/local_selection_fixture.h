@@ -131,6 +131,7 @@ class LocalSelectionTest : public DeviceLocalStepTest {
       for (uint32_t row = spec_.sink_tokens; row < window; ++row) chosen.push_back(row);
       if (chosen.size() <= budget || stream_.position < spec_.dense_below_tokens) return chosen;
       if (budget == 0) return {};
+      if (spec_.predictor == Predictor::kFixed) return {chosen.begin(), chosen.begin() + budget};
       const bool of_pages = spec_.scorer != Scorer::kToken;
       const uint32_t rows = of_pages ? spec_.page_tokens : 1;
       const uint32_t unit = spec_.scorer == Scorer::kHierarchical ? spec_.physical_page_tokens : rows;

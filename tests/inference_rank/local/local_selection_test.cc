@@ -27,6 +27,14 @@ TEST_P(LocalSelectionTest, RowsThatAreSelectedAreThoseOfTheSpecificationBesideOt
   EXPECT_EQ(measured[4], 0);
 }
 
+TEST_P(LocalSelectionTest, TheFirstRowsAreSelectedWithoutAQuery) {
+  std::vector<int> measured;
+  ExpectAsAlone({{.predictor = Predictor::kFixed, .budget_tokens = 20, .recent_tokens = 32},
+                 {.predictor = Predictor::kExact, .budget_tokens = 20, .recent_tokens = 32},
+                 {.predictor = Predictor::kFixed, .budget_tokens = 33, .sink_tokens = 7, .recent_tokens = 64}},
+                {130, 97, 90}, /*steps=*/45, measured);
+}
+
 // Each with queries of its own past, also those that it had while it attended to everything.
 TEST_P(LocalSelectionTest, RowsThatLookBackSelectWithTheirOwnPastBesideOthers) {
   const std::vector<SelectionSpec> specs = {

@@ -96,7 +96,7 @@ TEST_P(SelectOrderTest, TheFirstLayersInboxIsTakenBeforeTheLastDelta) {
 }
 
 INSTANTIATE_TEST_SUITE_P(, SelectOrderTest,
-                         testing::Combine(testing::Values("winnow", "depth", "async-token"),
+                         testing::Combine(testing::Values("winnow", "depth", "async-token", "fixed"),
                                           testing::Values(1, 2, 3, 40), testing::Values(1u, 2u, 4u)));
 
 TEST(SelectOrder, DepthSelectsALayerAheadOfItsRows) {
