@@ -73,8 +73,8 @@ struct DeviceLayerOptions {
   int max_prefill_rows = 0;         // of a chunk; 0: decode only
   bool partial_chunks = false;      // of a shard: chunks leave their terms in partial(), too
   uint32_t max_list_rows = 131072;  // longest attention list of a decode row
-  // Of slots and, where it is kI8, of rows of chunks, which belong to prompts of at most max_prompt_tokens.
-  Dtype kv_dtype = Dtype::kBf16;
+  Dtype kv_dtype = Dtype::kBf16;    // of slots and, where it is kI8, of rows of chunks
+  // Of the longest prompt that chunks of int8 rows, or of a model with an indexer, belong to.
   uint32_t max_prompt_tokens = 0;
   int lists_per_kv_head = 1;  // that decode rows may have, beside one
 };

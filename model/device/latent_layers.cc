@@ -103,7 +103,8 @@ void DeviceLayers::CarveIndex(size_t rows, device::Arena& arena) {
 
 int64_t DeviceLayers::index_stride() const {
   constexpr int64_t kAligned = 64;
-  return (int64_t{options_.max_list_rows} + kAligned - 1) / kAligned * kAligned;
+  const int64_t keys = std::max(options_.max_list_rows, options_.max_prompt_tokens);  // of decode rows, of chunks
+  return (keys + kAligned - 1) / kAligned * kAligned;
 }
 
 // The positions of the largest scores, of as many queries as `score` says.

@@ -5,7 +5,7 @@
 #   tools/bench/gpu/serving/beside_prompts.sh [BIN] [UP_FLAGS...]
 #
 # BIN: folder of the program winnow (default: bin). UP_FLAGS replace "--device=cuda:0". $MODEL (synthetic:qwen3-8b),
-# $SELECTIONS ("dense winnow") of the requests, one after the other, $ANSWERS (8) of $TOKENS (1800) tokens behind
+# $SELECTIONS ("dense winnow") of the requests, one after the other, $ANSWERS (8) of $TOKENS (2600) tokens behind
 # $ANSWER_CONTEXT (16500), $PROMPTS (16) of $CONTEXT (16000) that arrive $AT_S (10) seconds later, when all of the
 # answers must have begun. $OUT: folder for the runs' JSON. Lengths for trials without a GPU: $MAX_CONTEXT (20000),
 # $TOKEN_IDS (3000: different ids in a prompt).
@@ -35,7 +35,7 @@ for selection in ${SELECTIONS:-dense winnow}; do
   requests "$prompts" 0 "$context" 1 >"$out/alone.jsonl"
   load alone --trace="$out/alone.jsonl" --requests="$prompts" --selection="$selection"
   {
-    requests "${ANSWERS:-8}" 0 "${ANSWER_CONTEXT:-16500}" "${TOKENS:-1800}"
+    requests "${ANSWERS:-8}" 0 "${ANSWER_CONTEXT:-16500}" "${TOKENS:-2600}"
     requests "$prompts" "${AT_S:-10}" "$context" 1
   } >"$out/$selection.jsonl"
   load "$selection" --trace="$out/$selection.jsonl" --requests=$((${ANSWERS:-8} + prompts)) --selection="$selection"
@@ -55,7 +55,8 @@ if begun >= sent or min(a[-1] for a in answers) < ended:
 def figures(name, first, last):
     gaps = sorted(1e3 * (b - a) for t in answers for a, b in zip(t, t[1:]) if b > first and a <= last)
     at = lambda quantile: gaps[int(quantile * (len(gaps) - 1))]
-    print(f"{sys.argv[1]}, {name}: ms between tokens p50 {at(.5):.2f} p90 {at(.9):.2f} p99 {at(.99):.2f} most {gaps[-1]:.2f}")
+    print(f"{sys.argv[1]}, {name}: ms between tokens p50 {at(.5):.2f} p90 {at(.9):.2f} p99 {at(.99):.2f} "
+          f"most {gaps[-1]:.2f}")
     return at
 
 p50, p99 = figures("before", begun, sent)(.5), figures("beside", sent, ended)(.99)
