@@ -244,6 +244,49 @@ TEST_F(WorkingSetTest, ASelectionIsAttendedBetweenSinksAndRecentWindow) {
   }
 }
 
+// The first set has every other one of the lowest pages, so that the second's lie apart.
+TEST_F(WorkingSetTest, ASelectionIsFoundInPagesThatLieApartAsInThoseInOnePiece) {
+  const SelectionSpec spec{.budget_tokens = 300, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 1};
+  for (const bool apart : {false, true}) {
+    SlotPool slots = Pool(200);
+    std::vector<uint32_t> taken = slots.Allocate(100).value(), given_back;
+    for (const uint32_t page : taken) {
+      if (!apart || page % 2 == 0) given_back.push_back(page);
+    }
+    std::erase_if(taken, [&](uint32_t page) { return std::count(given_back.begin(), given_back.end(), page) > 0; });
+    std::sort(given_back.rbegin(), given_back.rend());
+    slots.Free(given_back);
+    {
+      WorkingSet set = WorkingSet::Create(slots, layout_, spec, 5000, 1000).value();
+      Load(set, 0, 4, 1000);
+      Load(set, 1000 - set.ring_tokens(), set.ring_tokens(), 1000);
+      set.FinishLoad(1000);
+      Write(set, 1000);
+      // Pool index i gets position 4 + i, and every third of them is selected.
+      const uint32_t pool = set.pool_slots(0, 0);
+      std::vector<uint32_t> streamed = Range(0, pool), selected, expected;
+      for (uint32_t i = 0; i < pool; i += 3) {
+        selected.push_back(i);
+        expected.push_back(4 + i);
+      }
+      for (int head = 0; head < kHeads; ++head) {
+        std::vector<float> rows;
+        for (const uint32_t i : streamed) {
+          const std::vector<float> row = Row(1, head, 4 + i);
+          rows.insert(rows.end(), row.begin(), row.end());
+        }
+        ASSERT_TRUE(set.SetSelection(1, head, 1000, selected).ok());
+        ASSERT_TRUE(set.CommitStreamed(1, head, streamed, reinterpret_cast<const std::byte*>(rows.data())).ok());
+        const std::vector<uint32_t> attended = Positions(slots, set, 1, head);
+        ASSERT_GE(attended.size(), 4 + expected.size());
+        const auto first = attended.begin() + 4;
+        EXPECT_EQ(std::vector<uint32_t>(first, first + static_cast<ptrdiff_t>(expected.size())), expected) << apart;
+      }
+    }
+    slots.Free(taken);
+  }
+}
+
 TEST_F(WorkingSetTest, GoesFromAttendingEverythingToASelectionWithThePoolFilled) {
   const SelectionSpec spec{.budget_tokens = 64, .sink_tokens = 4, .recent_tokens = 64, .pool_factor = 1};
   SlotPool slots = Pool(100);
