@@ -201,6 +201,36 @@ TEST_F(SequenceStoreTest, ATeamIndexesPagesAndQuantisedKeysAlike) {
   }
 }
 
+// Between the layers of a step, where heads and threads are many.
+TEST_F(SequenceStoreTest, ALayersRowIsThatOfOneThreadWhereThreadsShareItOut) {
+  const IndexLayout index{.page_tokens = 16, .key_dtype = Dtype::kI8, .scores_keys = true};
+  KvLayout layout = shape_.layout;
+  layout.num_kv_heads = 8;
+  const auto pool = KvBlockPool::Create(200 * BlockBytes(layout), layout).value();
+  SequenceKv alone = SequenceKv::Create(pool.get(), kernels_, layout, 70, index).value();
+  SequenceKv together = SequenceKv::Create(pool.get(), kernels_, layout, 70, index).value();
+  const std::unique_ptr<Executor> team = kernels_->new_executor(8);
+  std::vector<float> rows(size_t{8} * 2 * layout.head_dim);
+  const auto* bytes = reinterpret_cast<const std::byte*>(rows.data());
+  for (uint32_t position = 0; position < 70; ++position) {
+    for (size_t i = 0; i < rows.size(); ++i) rows[i] = test::Noise(3, 0, position, static_cast<int>(i));
+    ASSERT_TRUE(alone.Append(0, position, 1, bytes).ok());
+    ASSERT_TRUE(together.Append(0, position, 1, bytes, team.get()).ok());
+  }
+  EXPECT_EQ(together.rows(0), 70u);
+  std::vector<std::byte> a(70 * layout.row_bytes()), b(a.size());
+  for (int head = 0; head < layout.num_kv_heads; ++head) {
+    alone.CopyRows(0, head, 0, 70, a.data());
+    together.CopyRows(0, head, 0, 70, b.data());
+    EXPECT_EQ(a, b) << "head " << head;
+    const HeadIndex of_one = alone.index(0, head), of_team = together.index(0, head);
+    const size_t tile_bytes = IndexTileBytes(layout.head_dim, Dtype::kI8);
+    for (size_t block = 0; block < BlockList::BlocksFor(70); ++block) {
+      EXPECT_EQ(std::memcmp(of_one.keys[block], of_team.keys[block], tile_bytes), 0) << "head " << head;
+    }
+  }
+}
+
 TEST_F(SequenceStoreTest, APositionOfAllLayersIsThatOfEachOrOfNone) {
   const IndexLayout index{.page_tokens = 16, .key_dtype = Dtype::kI8, .scores_keys = true};
   Restart(400);  // what no page has been written to is zero
