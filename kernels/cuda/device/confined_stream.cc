@@ -8,11 +8,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cuda/device/driver_function.h"
 
 namespace winnow::device {
 namespace {
 
-// The driver's functions for parts of a device, found at run time: nothing links the driver.
+// The driver's functions for parts of a device.
 struct Driver {
   decltype(&cuDeviceGet) device_get = nullptr;
   decltype(&cuDeviceGetDevResource) resource_of = nullptr;
@@ -22,20 +23,13 @@ struct Driver {
   decltype(&cuGreenCtxStreamCreate) new_stream = nullptr;
 };
 
-template <typename Function>
-bool Find(const char* name, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12050, cudaEnableDefault, &result);
-  *function = reinterpret_cast<Function>(found);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != nullptr;
-}
-
 absl::StatusOr<Driver> FindDriver() {
+  constexpr unsigned kVersion = 12050;
+  const auto find = [](const char* name, auto* function) { return FindDriverFunction(name, kVersion, function); };
   Driver driver;
-  if (Find("cuDeviceGet", &driver.device_get) && Find("cuDeviceGetDevResource", &driver.resource_of) &&
-      Find("cuDevSmResourceSplitByCount", &driver.split) && Find("cuDevResourceGenerateDesc", &driver.describe) &&
-      Find("cuGreenCtxCreate", &driver.create) && Find("cuGreenCtxStreamCreate", &driver.new_stream)) {
+  if (find("cuDeviceGet", &driver.device_get) && find("cuDeviceGetDevResource", &driver.resource_of) &&
+      find("cuDevSmResourceSplitByCount", &driver.split) && find("cuDevResourceGenerateDesc", &driver.describe) &&
+      find("cuGreenCtxCreate", &driver.create) && find("cuGreenCtxStreamCreate", &driver.new_stream)) {
     return driver;
   }
   return absl::UnimplementedError("this driver confines no stream to a part of the multiprocessors");

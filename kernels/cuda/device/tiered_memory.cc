@@ -7,11 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status.h"
+#include "kernels/cuda/device/driver_function.h"
 
 namespace winnow::device {
 namespace {
 
-// The driver's functions for ranges of addresses, found at run time: nothing links the driver.
+// The driver's functions for ranges of addresses.
 struct Driver {
   decltype(&cuMemGetAllocationGranularity) granularity = nullptr;
   decltype(&cuMemAddressReserve) reserve = nullptr;
@@ -23,21 +24,14 @@ struct Driver {
   decltype(&cuMemSetAccess) set_access = nullptr;
 };
 
-template <typename Function>
-bool Find(const char* name, Function* function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12020, cudaEnableDefault, &result);
-  *function = reinterpret_cast<Function>(found);
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != nullptr;
-}
-
 absl::StatusOr<Driver> FindDriver() {
+  constexpr unsigned kVersion = 12020;
+  const auto find = [](const char* name, auto* function) { return FindDriverFunction(name, kVersion, function); };
   Driver driver;
-  if (Find("cuMemGetAllocationGranularity", &driver.granularity) && Find("cuMemAddressReserve", &driver.reserve) &&
-      Find("cuMemAddressFree", &driver.free) && Find("cuMemCreate", &driver.create) &&
-      Find("cuMemRelease", &driver.release) && Find("cuMemMap", &driver.map) && Find("cuMemUnmap", &driver.unmap) &&
-      Find("cuMemSetAccess", &driver.set_access)) {
+  if (find("cuMemGetAllocationGranularity", &driver.granularity) && find("cuMemAddressReserve", &driver.reserve) &&
+      find("cuMemAddressFree", &driver.free) && find("cuMemCreate", &driver.create) &&
+      find("cuMemRelease", &driver.release) && find("cuMemMap", &driver.map) && find("cuMemUnmap", &driver.unmap) &&
+      find("cuMemSetAccess", &driver.set_access)) {
     return driver;
   }
   return absl::UnimplementedError("this driver maps no host memory beside a GPU's");
