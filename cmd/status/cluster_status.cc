@@ -93,7 +93,7 @@ ProcessStatus StatusOf(const ProcessScrape& process, const Moments& moments) {
 std::optional<RegistryStatus> RegistryOf(const std::string& metrics_address, std::chrono::milliseconds timeout) {
   const absl::StatusOr<HttpAnswer> answer = HttpGet(metrics_address, "/ranks", timeout);
   if (!answer.ok()) return std::nullopt;
-  const Json list = ParseJson(answer->body);
+  const Json list = Json::parse(answer->body, nullptr, /*allow_exceptions=*/false);
   if (!list.is_object() || !list.contains("registry") || !list["registry"].is_object()) return std::nullopt;
   const Json& registry = list["registry"];
   return RegistryStatus{.connected = registry.value("connected", false),
@@ -138,7 +138,7 @@ std::string RegistryText(const RegistryStatus& registry) {
 
 absl::StatusOr<ClusterScrape> ScrapeCluster(const std::string& metrics_address, std::chrono::milliseconds timeout) {
   WINNOW_ASSIGN_OR_RETURN(const HttpAnswer list, HttpGet(metrics_address, "/targets", timeout));
-  const Json targets = ParseJson(list.body);
+  const Json targets = Json::parse(list.body, nullptr, /*allow_exceptions=*/false);
   if (list.status != 200 || !targets.is_array()) {
     return absl::UnavailableError(absl::StrCat("http://", metrics_address, "/targets lists no processes (HTTP ",
                                                list.status, "): is it the metrics address of a router?"));
@@ -149,7 +149,7 @@ absl::StatusOr<ClusterScrape> ScrapeCluster(const std::string& metrics_address, 
                        .registry = RegistryOf(metrics_address, timeout)};
   WINNOW_ASSIGN_OR_RETURN(const HttpAnswer ready, HttpGet(metrics_address, "/ready", timeout));
   if (ready.status != 200) {
-    const Json verdict = ParseJson(ready.body);
+    const Json verdict = Json::parse(ready.body, nullptr, /*allow_exceptions=*/false);
     scrape.not_ready = verdict.is_object() ? verdict.value("reason", ready.body) : ready.body;
   }
   for (const Json& target : targets) {

@@ -153,7 +153,7 @@ class BudgetSharing {
 }  // namespace
 
 absl::StatusOr<HeadProfile> HeadProfile::Parse(std::string_view json, std::string_view file) {
-  const Json root = ParseJson(json);
+  const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   Reader reader(file);
   if (!root.is_object()) return absl::InvalidArgumentError(absl::StrCat(AbslSv(file), ": is not a JSON object"));
   if (const std::string format = reader.Text(root, "format"); format != kFormat) {

@@ -20,7 +20,7 @@ absl::StatusOr<std::string> TextOf(const Json& line, const char* field) {
 }
 
 absl::StatusOr<BatchRequest> Parse(const std::string& text) {
-  const Json line = ParseJson(text);
+  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return absl::InvalidArgumentError("no JSON object");
   for (const auto& [key, value] : line.items()) {
     if (key != "custom_id" && key != "method" && key != "url" && key != "body") {

@@ -30,7 +30,7 @@ Json IdOf(const Json& body) {
 }  // namespace
 
 BatchAnswer BatchAnswer::Answered(int status, std::string_view body) {
-  Json parsed = ParseJson(body);
+  Json parsed = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (parsed.is_discarded()) parsed = body;
   return {.status = status, .body = std::move(parsed)};
 }
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<BatchOutput>> BatchOutput::Open(const std::string
     std::string text;
     for (size_t number = 1; std::getline(before, text); ++number) {
       const bool is_whole = !before.eof();  // a line feed ends it
-      const Json line = ParseJson(text);
+      const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
       if (!IsAnswer(line) && is_whole) {
         std::filesystem::remove(next_path);
         return absl::InvalidArgumentError(

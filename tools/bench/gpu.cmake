@@ -48,7 +48,7 @@ add_executable(winnow-gpu-check
   gpu/checks/all_reduce_check.cc
   gpu/tensor_parallel_section.cc
   gpu/transport_section.cc)
-target_link_libraries(winnow-gpu-check PRIVATE winnow_flags tools_engine cache_rank_device inference_rank kernels kernels_device tests_e2e tests_support nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+target_link_libraries(winnow-gpu-check PRIVATE winnow_flags tools_engine cache_rank_device inference_rank kernels kernels_device tests_e2e tests_support common_json absl::flags absl::flags_parse)
 add_dependencies(winnow-gpu-check winnow)
 if(TARGET transport_device_test)  # programs that the section transport runs
   add_dependencies(winnow-gpu-check transport_device_test transport_device_process_test transport_device_test_peer)
@@ -64,7 +64,7 @@ add_executable(winnow-link-bench
   gpu/links/link_process.cc
   gpu/links/link_times.cc
   gpu/report.cc)
-target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_device transport_peer nlohmann_json::nlohmann_json absl::flags absl::flags_parse)
+target_link_libraries(winnow-link-bench PRIVATE winnow_flags kernels_device transport_peer common_json absl::flags absl::flags_parse)
 if(TARGET winnow_cuda)
   add_dependencies(winnow-link-bench winnow_cuda)
 endif()

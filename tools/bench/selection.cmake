@@ -1,6 +1,6 @@
 winnow_library(bench_tasks
   SRCS tasks/filler_text.cc tasks/prompt_file.cc tasks/prompt_generator.cc tasks/task_text.cc
-  DEPS common_base common_tokenizer nlohmann_json::nlohmann_json)
+  DEPS common_base common_tokenizer common_json)
 target_compile_definitions(bench_tasks PRIVATE WINNOW_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
 
 # What is done with answers: files, statistics, plots.

@@ -20,7 +20,7 @@ absl::Status ReadText(const Json& line, const char* field, std::string* out) {
 }
 
 absl::StatusOr<TaskPrompt> ParseLine(const std::string& text) {
-  const Json line = ParseJson(text);
+  const Json line = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object()) return absl::InvalidArgumentError("is no JSON object");
   TaskPrompt prompt;
   WINNOW_RETURN_IF_ERROR(ReadText(line, "id", &prompt.id));
