@@ -11,8 +11,9 @@
 namespace winnow::device {
 
 // What an inference rank's GPU and a cache rank's GPU hold for each other, for one attachment of up to max_rows
-// sequences: each side owns regions and maps the other's (same process, handles between processes, or one GPU). All writes cross the
-// link as plain stores; a flag that has reached the number of the plan says that what lies before it has arrived.
+// sequences: each side owns regions and maps the other's (same process, handles between processes, or one GPU). All
+// writes cross the link as plain stores; a flag that has reached the number of the plan says that what lies before it
+// has arrived.
 //
 // An inference rank's step may have rows of several cache ranks, each row of one of them: row r is row r to both. What
 // belongs to rows is then one region that all of these cache ranks map, each writing to its own rows alone; flags and
