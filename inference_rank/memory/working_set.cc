@@ -131,40 +131,36 @@ void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
 
 void WorkingSet::CopyShared(int layer, uint32_t count, const PrefillArena& arena) const {
   WINNOW_CHECK(count <= shared_positions());
-  const uint32_t whole = count / kSlotPageTokens, rest = count % kSlotPageTokens;
-  std::vector<BlockCopy> pages, last;  // of all heads together: one launch
-  for (int head = 0; head < layout_.num_kv_heads; ++head) {
-    for (uint32_t column = 0; column <= whole; ++column) {
-      const uint32_t first = column * kSlotPageTokens;
-      if (first == count) break;
-      (column < whole ? pages : last)
-          .push_back(
-              {.to = arena.row(layer, head, first), .from = slots_->row(PhysicalSlot(List(layer, head), first))});
-    }
-  }
-  slots_->CopyBeside(/*part=*/0, pages, kSlotPageTokens * layout_.row_bytes());
-  slots_->CopyBeside(/*part=*/0, last, rest * layout_.row_bytes());
+  CopyByPages(layer, 0, count, [&](int head, uint32_t first, std::byte* slots) {
+    return BlockCopy{.to = arena.row(layer, head, first), .from = slots};
+  });
 }
 
-// By pages: a long prompt has millions of rows.
 void WorkingSet::CopyPrompt(int layer, uint32_t count, const PrefillArena& arena) const {
   WINNOW_CHECK(by_position_);
+  CopyByPages(layer, shared_positions(), count, [&](int head, uint32_t first, std::byte* slots) {
+    return BlockCopy{.to = slots, .from = arena.row(layer, head, first)};
+  });
+}
+
+// A long prompt has millions of rows. All heads go together: one launch for each part.
+template <typename CopyOf>
+void WorkingSet::CopyByPages(int layer, uint32_t begin, uint32_t end, CopyOf copy_of) const {
   struct Blocks {
     std::vector<BlockCopy> pages, last;
   };
   std::vector<Blocks> of_parts(slots_->num_parts());
-  const uint32_t rest = count % kSlotPageTokens;
   for (int head = 0; head < layout_.num_kv_heads; ++head) {
     const size_t list = List(layer, head);
     Blocks& blocks = of_parts[PartOf(layout_, list, slots_->num_parts())];
-    for (uint32_t first = shared_positions(); first < count; first += kSlotPageTokens) {
-      (count - first >= kSlotPageTokens ? blocks.pages : blocks.last)
-          .push_back({.to = slots_->row(PhysicalSlot(list, first)), .from = arena.row(layer, head, first)});
+    for (uint32_t first = begin; first < end; first += kSlotPageTokens) {
+      (end - first >= kSlotPageTokens ? blocks.pages : blocks.last)
+          .push_back(copy_of(head, first, slots_->row(PhysicalSlot(list, first))));
     }
   }
   for (int part = 0; part < slots_->num_parts(); ++part) {
     slots_->CopyBeside(part, of_parts[part].pages, kSlotPageTokens * layout_.row_bytes());
-    slots_->CopyBeside(part, of_parts[part].last, rest * layout_.row_bytes());
+    slots_->CopyBeside(part, of_parts[part].last, end % kSlotPageTokens * layout_.row_bytes());
   }
 }
 
@@ -297,7 +293,7 @@ void WorkingSet::AppendPool(size_t list, std::span<const uint32_t> indices, std:
   slots.resize(first + indices.size());
   uint32_t* const out = slots.data() + first;
   // As PoolSlot, without looking up what is the list's for each of thousands of rows.
-  const uint32_t first_index = sink_tokens_ + (by_position_ ? 0 : ring_tokens_);
+  const uint32_t first_index = pool_base();
   const uint32_t* const pages = &pages_[first_page_[list]];
   const uint32_t first_slot = first_slot_[list];
   if (in_one_piece_[list]) {

@@ -159,9 +159,13 @@ class WorkingSet {
   uint32_t RingSlot(size_t list, uint32_t position) const {
     return PhysicalSlot(list, by_position_ ? position : sink_tokens_ + position % ring_tokens_);
   }
-  uint32_t PoolSlot(size_t list, uint32_t index) const {
-    return PhysicalSlot(list, sink_tokens_ + (by_position_ ? 0 : ring_tokens_) + index);
-  }
+  // Logical index of the first of the pool's slots.
+  uint32_t pool_base() const { return sink_tokens_ + (by_position_ ? 0 : ring_tokens_); }
+  uint32_t PoolSlot(size_t list, uint32_t index) const { return PhysicalSlot(list, pool_base() + index); }
+  // Copies rows [begin, end) of lists by position, `begin` at a page, as copy_of(head, first, slots) says for the rows
+  // from `first` to the end of their page, which lie at `slots`.
+  template <typename CopyOf>
+  void CopyByPages(int layer, uint32_t begin, uint32_t end, CopyOf copy_of) const;
   absl::Status TakePages(uint32_t needed, const std::optional<SlotPlacement>& placement);
   void NotePieces();
   uint32_t WindowStartOf(uint32_t position) const { return WindowStart(spec_, position, prompt_tokens_); }
