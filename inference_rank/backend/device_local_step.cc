@@ -29,7 +29,7 @@ DeviceLayerOptions DeviceLocalStep::LayerOptions(const Shape& shape) {
   return {.max_decode_rows = shape.max_rows,
           .max_list_rows = std::max(shape.max_context_tokens, selected),
           .kv_dtype = shape.layout.dtype,
-          .lists_per_kv_head = shape.selection.has_value() ? LocalSelection::ListsPerKvHead(*shape.selection) : 1};
+          .lists_per_kv_head = SlotShape(shape).lists_per_kv_head};
 }
 
 size_t DeviceLocalStep::DeviceBytes(const device::DeviceTable& table, const ModelConfig& config, const Shape& shape) {

@@ -6,6 +6,7 @@
 #include "common/base/check.h"
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
+#include "common/selection/spec_traits.h"
 #include "inference_rank/backend/device_peer_step_link.h"
 #include "kernels/device/arena.h"
 #include "kernels/device/params/predict.h"
@@ -50,7 +51,7 @@ absl::StatusOr<PeerStepShape> DevicePeerStepBatch::Complete(PeerStepShape shape,
   if (IsDense(shape.spec) || shape.spec.predictor == Predictor::kFixed) {
     return absl::FailedPreconditionError("a peer link serves the predictors exact, depth, last and temporal");
   }
-  if (shape.spec.scorer != Scorer::kToken && shape.spec.scorer != Scorer::kTwoStage) {
+  if (SelectsWholePages(shape.spec)) {
     return absl::FailedPreconditionError("a peer link serves the scorers token and two-stage");
   }
   const DecodeSlotShape slots = SlotShape(shape, config);

@@ -40,6 +40,8 @@ class LocalSelection {
     std::vector<uint32_t> windows = {};
     bool projects_heads_alone = true;  // queries are a projection of a normed residual, each head for itself
     bool stages = false;  // slots may lie in host memory: selected rows are copied to staging slots (SlotPlacement)
+
+    bool has_window(int layer) const { return !windows.empty() && windows[static_cast<size_t>(layer)] > 0; }
   };
   // Staging slots of a list, at most; 0: none.
   static uint32_t StagingSlots(const Shape& shape);
@@ -152,6 +154,8 @@ class LocalSelection {
                  const DecodeSlots& slots, const Shape& shape);
   static DeviceKvShape StoreShape(const Shape& shape, uint32_t num_slot_pages);
   static device::ExchangeShape Exchange(const Shape& shape);
+  // What rows that are selected together have in common: the specification as it is served, without budgets.
+  static SelectionSpec KindSpec(const Shape& shape, const SelectionSpec& spec);
   absl::StatusOr<Kind*> KindOf(const SelectionSpec& spec);
   // Its blocks, with that index, and its past queries, as the row's sequence in the store.
   absl::Status Open(int row, const StepSequence& sequence, const DeviceIndex& index, device::Stream stream);

@@ -6,6 +6,7 @@
 
 #include "common/base/status.h"
 #include "common/selection/spec_text.h"
+#include "common/selection/spec_traits.h"
 
 namespace winnow {
 namespace {
@@ -89,8 +90,8 @@ absl::StatusOr<DecodeCase> CaseOf(const std::string& preset, KvPlacement placeme
     if (placement != KvPlacement::kColocated) {
       return absl::FailedPreconditionError("rows that are sent, or lie in DRAM, are bf16");
     }
-    const bool of_pages = spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
-    if (kv == Dtype::kI8 ? of_pages && spec.policy == Policy::kMass : spec.scorer == Scorer::kPageCuboid) {
+    if (kv == Dtype::kI8 ? SelectsWholePages(spec) && spec.policy == Policy::kMass
+                         : spec.scorer == Scorer::kPageCuboid) {
       return absl::FailedPreconditionError(
           "cuboid-means, of rows of int8 masses of pages, are taken from rows of bf16");
     }

@@ -5,6 +5,7 @@
 
 #include "common/base/check.h"
 #include "common/base/status.h"
+#include "common/selection/spec_traits.h"
 
 namespace winnow {
 
@@ -187,8 +188,7 @@ void DevicePlan::EnqueueBegin(device::Stream stream, int num_rows, const uint32_
 }
 
 bool DevicePlan::holds_lists() const {
-  const auto streams = [](uint32_t budget) { return budget == 0; };
-  return spec_.reuse_interval > 1 || std::any_of(spec_.head_budgets.begin(), spec_.head_budgets.end(), streams);
+  return spec_.reuse_interval > 1 || HasStreamingHeads(spec_);
 }
 
 void DevicePlan::Advance() {

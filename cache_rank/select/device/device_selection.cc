@@ -91,9 +91,7 @@ DeviceSelection::DeviceSelection(const device::DeviceTable* table, const DeviceK
       in_place_(in_place == nullptr ? device::InferenceInbox{} : *in_place) {}
 
 bool DeviceSelection::selects_units() const {
-  if (spec().scorer == Scorer::kToken || spec().scorer == Scorer::kTwoStage) return false;
-  return spec().scorer == Scorer::kHierarchical || spec().policy == Policy::kMass || exchange_.lists_per_kv_head > 1 ||
-         plan_->holds_lists();
+  return SelectsUnits(spec(), layout().group_size());
 }
 
 void DeviceSelection::Carve(device::Arena& arena) {

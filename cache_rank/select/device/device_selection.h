@@ -92,7 +92,6 @@ class DeviceSelection {
   // Of the newest plan that measured, [num_layers][max_rows][num_kv_heads].
   const device::MeasuredMass* masses() const { return arrays_.masses; }
   size_t num_masses() const { return exchange_.masses_per_plan(); }
-  const device::RopeParams& rope() const { return rope_; }
   const DeviceIndex& index() const { return index_; }  // that sequences of the plan have in the store
 
  private:

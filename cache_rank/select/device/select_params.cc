@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/base/kv_layout.h"
+#include "common/selection/spec_traits.h"
 
 namespace winnow {
 namespace {
@@ -33,6 +34,12 @@ void DescribeSelection(const SelectionSpec& spec, device::SelectParams& params) 
     params.group_candidates = spec.group_candidate_tokens;
   }
   if (spec.policy == Policy::kMass) params.min_mass = 1 - spec.epsilon;
+}
+
+bool SelectsUnits(const SelectionSpec& spec, int group_size) {
+  return SelectsWholePages(spec) &&
+         (spec.scorer == Scorer::kHierarchical || spec.policy == Policy::kMass ||
+          ListsPerKvHead(spec, group_size) > 1 || spec.reuse_interval > 1 || HasStreamingHeads(spec));
 }
 
 bool FitsSelection(const SelectionSpec& spec, uint32_t max_positions) {

@@ -5,6 +5,7 @@
 #include "common/base/status.h"
 #include "common/model/synthetic_models.h"
 #include "common/selection/shard_spec.h"
+#include "common/selection/spec_traits.h"
 
 namespace winnow {
 namespace {
@@ -22,7 +23,7 @@ double InMib(size_t bytes) {
 absl::Status CheckOffer(const PeerOffer& offer) {
   WINNOW_RETURN_IF_ERROR(CheckDeviceSpec(offer.spec));
   // Scorers of whole pages have been served by frames alone so far.
-  if (offer.spec.scorer != Scorer::kToken && offer.spec.scorer != Scorer::kTwoStage) {
+  if (SelectsWholePages(offer.spec)) {
     return absl::FailedPreconditionError("a peer link serves the scorers token and two-stage");
   }
   if (offer.max_rows < 1 || offer.max_rows > 64 || offer.hidden_size < 1) {

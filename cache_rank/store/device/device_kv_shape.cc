@@ -8,6 +8,7 @@
 #include "common/base/status.h"
 #include "common/selection/attended_set.h"
 #include "common/selection/page_groups.h"
+#include "common/selection/spec_traits.h"
 
 namespace winnow {
 namespace {
@@ -16,13 +17,18 @@ size_t BlockRowBytes(const DeviceKvShape& shape) {
   return shape.layout.block_bytes();
 }
 
+// Of the copied keys, without their scales.
+size_t BlockKeyBytes(const DeviceKvShape& shape) {
+  return shape.key_copy ? kBlockTokens * shape.layout.head_dim * DtypeBytes(Dtype::kF8) : 0;
+}
+
 size_t BlockKeyCopyBytes(const DeviceKvShape& shape) {
-  return shape.key_copy ? kBlockTokens * (shape.layout.head_dim * DtypeBytes(Dtype::kF8) + sizeof(float)) : 0;
+  return BlockKeyBytes(shape) + (shape.key_copy ? kBlockTokens * sizeof(float) : 0);
 }
 
 size_t BlockBoundBytes(const DeviceKvShape& shape) {
   if (shape.page_tokens == 0) return 0;
-  return kBlockTokens / shape.page_tokens * 2 * shape.layout.head_dim * DtypeBytes(Dtype::kBf16);
+  return static_cast<size_t>(device::PageBlockBytes(static_cast<int>(shape.page_tokens), shape.layout.head_dim));
 }
 
 // Of all sequences, and of the groups behind them that kernels read along (PageStore::group_bounds).
@@ -49,9 +55,11 @@ std::optional<DeviceIndex> IndexIn(const DeviceKvShape& shape, const SelectionSp
   if (wanted.key_copy || wanted.page_groups) return std::nullopt;
   const auto bytes =
       static_cast<size_t>(device::PageBlockBytes(static_cast<int>(wanted.page_tokens), shape.layout.head_dim));
-  const size_t room =
-      own.key_copy ? kBlockTokens * shape.layout.head_dim * DtypeBytes(Dtype::kF8) : BlockBoundBytes(shape);
-  return bytes <= room ? std::optional(wanted) : std::nullopt;
+  return bytes <= OtherBoundsBytes(shape) ? std::optional(wanted) : std::nullopt;
+}
+
+size_t OtherBoundsBytes(const DeviceKvShape& shape) {
+  return shape.key_copy ? BlockKeyBytes(shape) : BlockBoundBytes(shape);
 }
 
 bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions) {
@@ -59,11 +67,11 @@ bool LeavesOutGroups(const SelectionSpec& spec, uint32_t max_positions) {
 }
 
 bool ScoresKeys(const SelectionSpec& spec) {
-  return spec.scorer == Scorer::kToken || spec.scorer == Scorer::kTwoStage || spec.policy == Policy::kMass;
+  return !SelectsWholePages(spec) || spec.policy == Policy::kMass;
 }
 
 absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
-  const bool whole_pages = spec.scorer != Scorer::kToken && spec.scorer != Scorer::kTwoStage;
+  const bool whole_pages = SelectsWholePages(spec);
   const bool in_place = rows == RowTier::kInPlace;
   const auto refuse = [](std::string_view what) {
     return absl::FailedPreconditionError(absl::StrCat("a cache rank on a GPU cannot serve ", AbslSv(what)));
@@ -88,10 +96,7 @@ absl::Status CheckDeviceSpec(const SelectionSpec& spec, RowTier rows) {
   if (spec.dense_below_tokens > 0 && !in_place) return refuse("dense_below_tokens");
   if (spec.transfer == Transfer::kFull) return refuse("transfer full");
   if (WaitsForVerification(spec)) return refuse("min_captured_mass and correction");
-  const auto streams = [](uint32_t budget) { return budget == 0; };
-  if (!units_in_place && std::any_of(spec.head_budgets.begin(), spec.head_budgets.end(), streams)) {
-    return refuse("streaming heads");
-  }
+  if (!units_in_place && HasStreamingHeads(spec)) return refuse("streaming heads");
   return absl::OkStatus();
 }
 

@@ -83,6 +83,8 @@ bool ScoresKeys(const SelectionSpec& spec);
 // what is wanted, and else bounds of pages that find room in the place of the store's 8-bit keys, or of its own bounds:
 // what lies there is then the sequence's to say. nullopt: there is no room for it.
 std::optional<DeviceIndex> IndexIn(const DeviceKvShape& shape, const SelectionSpec& spec);
+// Of a block, the place of bounds of other pages than the store's own.
+size_t OtherBoundsBytes(const DeviceKvShape& shape);
 
 // The shape that serves a specification, for sequences of at most max_positions that hold total_tokens together.
 DeviceKvShape DeviceKvShapeFor(const SelectionSpec& spec, const KvLayout& layout, uint32_t max_sequences,

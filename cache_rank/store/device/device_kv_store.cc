@@ -309,9 +309,7 @@ device::PageStore DeviceKvStore::pages(const DeviceIndex& index) const {
   if (is_own) return pages;
   // In the place of a block's 8-bit keys, or of its own bounds.
   if (shape_.key_copy) pages.bounds = arrays_.key_copy;
-  pages.block_stride = shape_.key_copy
-                           ? static_cast<int64_t>(kBlockTokens * shape_.layout.head_dim * DtypeBytes(Dtype::kF8))
-                           : device::PageBlockBytes(static_cast<int>(shape_.page_tokens), shape_.layout.head_dim);
+  pages.block_stride = static_cast<int64_t>(OtherBoundsBytes(shape_));
   return pages;
 }
 
