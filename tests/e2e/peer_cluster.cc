@@ -86,9 +86,9 @@ double PeerSteps(const Cluster& cluster) {
   return ValueOf(cluster, "winnow_peer_steps_total");
 }
 
-bool AwaitBatchRows(const Cluster& cluster, double sequences) {
+bool AwaitBatchRows(const Cluster& cluster, double sequences, const std::string& inference_rank) {
   return WaitUntil(std::chrono::milliseconds(30'000),
-                   [&] { return ValueOf(cluster, "winnow_peer_sequences") == sequences; });
+                   [&] { return cluster.MetricsOf(inference_rank).Value("winnow_peer_sequences") == sequences; });
 }
 
 double ActiveOn(const Cluster& cluster, const std::string& cache_rank) {
