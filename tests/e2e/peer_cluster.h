@@ -47,7 +47,7 @@ std::vector<TokenIds> AnswersTogether(const Cluster& cluster, const std::vector<
 // Of inference-0.
 double ValueOf(const Cluster& cluster, const char* name);
 double PeerSteps(const Cluster& cluster);
-// Until so many sequences decode over its peer links.
+// Until so many sequences decode over the peer links of `inference_rank`.
 bool AwaitBatchRows(const Cluster& cluster, double sequences, const std::string& inference_rank = "inference-0");
 // Sequences that are attached.
 double ActiveOn(const Cluster& cluster, const std::string& cache_rank);
