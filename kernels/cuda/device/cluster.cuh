@@ -5,6 +5,14 @@
 
 namespace winnow::device {
 
+// Whether the devices that this compilation is for have clusters of blocks. A kernel that is launched on such devices alone returns
+// at once where they have none: compilers then leave out the rest of it, which takes them most of their time.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kHasClusters = false;
+#else
+inline constexpr bool kHasClusters = true;
+#endif
+
 // The CTAs of a cluster (compute capability 9.0) and each other's shared memory. With kCtas = 1 the same code runs
 // without clusters.
 template <int kCtas>

@@ -83,6 +83,7 @@ __device__ __forceinline__ void WriteChosen(const ClusterCutMemory& memory, OwnC
 // Takes the best of the scored columns: selected positions and their count.
 template <ImportanceKind kKind, bool kByMass>
 __global__ void __launch_bounds__(kMaxSelectThreads) ClusterSelectKernel(const __grid_constant__ SelectLaunch launch) {
+  if (!kHasClusters) return;
   extern __shared__ __align__(128) uint8_t dynamic[];
   LetDependentsStart();
   const SelectParams& params = launch.params;

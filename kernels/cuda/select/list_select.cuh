@@ -142,6 +142,7 @@ __device__ __forceinline__ void MakeKeys(const ListMemory& memory, const SelectP
 
 template <UnitFormat kFormat, int kDim, bool kByMass>
 __global__ void __launch_bounds__(kListThreads, 1) ListSelectKernel(const __grid_constant__ ListLaunch launch) {
+  if (!kHasClusters) return;
   extern __shared__ __align__(128) uint8_t dynamic[];
   const SelectParams& params = launch.params;
   const ListShape& shape = launch.shape;

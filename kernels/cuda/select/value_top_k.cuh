@@ -315,6 +315,7 @@ __device__ __forceinline__ void SendCandidates(const ValueTopKMemory& memory, ui
 __global__ void __launch_bounds__(kMaxSelectThreads)
     ValueTopKKernel(const float* values, int64_t stride, const SelectionList* lists, uint32_t max_budget,
                     const __grid_constant__ ValueTopKShape shape, uint32_t* selected, uint32_t* counts) {
+  if (!kHasClusters) return;
   extern __shared__ __align__(128) uint8_t dynamic[];
   const ValueTopKMemory memory(dynamic, shape);
   ValueTopKControl& control = memory.control;
