@@ -207,6 +207,8 @@ class Forward {
 
   virtual const RopeTable& rope() const = 0;
   virtual float attention_scale() const = 0;
+  // See ModelConfig; GPUs refuse models that have one.
+  virtual float attention_softcap() const { return 0; }
 
   // Not OK once the device has failed for good: what the calls above returned since is worthless, and the process has
   // to end.

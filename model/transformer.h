@@ -43,6 +43,7 @@ class Transformer final : public Forward {
   std::span<float> PromptLogits(ResidualPlaces hidden) override { return Logits(hidden[0], 1); }
   const RopeTable& rope() const override { return rope_; }
   float attention_scale() const override { return scale_; }
+  float attention_softcap() const override { return config_.attention_softcap; }
 
  private:
   using Matmul = void (*)(Executor&, const MatmulParams&);

@@ -132,6 +132,7 @@ void PrefixAttender::RunItem(int item, int worker) {
                               .group_size = group,
                               .head_dim = model_.head_dim,
                               .scale = model_.attention_scale,
+                              .score_cap = model_.attention_softcap,
                               .blocks = sequence_->kv.row_blocks(work_->layer, kv_head),
                               .kv_dtype = model_.dtype,
                               .row = model_.row,

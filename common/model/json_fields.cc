@@ -41,6 +41,11 @@ bool JsonFields::Has(const char* field) const {
   return FindValue(field) != nullptr;
 }
 
+bool JsonFields::IsNull(const char* field) const {
+  const auto it = object_.find(field);
+  return it != object_.end() && it->is_null();
+}
+
 absl::Status JsonFields::Error(std::string_view field, std::string_view message) const {
   return absl::InvalidArgumentError(absl::StrCat(file_, ": ", prefix_, AbslSv(field), " ", AbslSv(message)));
 }

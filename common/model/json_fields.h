@@ -25,7 +25,8 @@ class JsonFields {
   const nlohmann::json& object() const { return object_; }
   // The fields of an object inside this one; errors name them `<name>.<field>`.
   JsonFields Nested(const nlohmann::json& object, std::string_view name) const;
-  bool Has(const char* field) const;  // present and not null
+  bool Has(const char* field) const;     // present and not null
+  bool IsNull(const char* field) const;  // present and null
   absl::StatusOr<std::optional<int64_t>> Int(const char* field, int64_t low, int64_t high) const;
   absl::StatusOr<std::optional<double>> Number(const char* field) const;  // finite; integers are accepted
   absl::StatusOr<std::optional<bool>> Bool(const char* field) const;

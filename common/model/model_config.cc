@@ -47,8 +47,8 @@ bool IsKnownField(std::string_view name) {
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
-      "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id", "diversity_penalty",
-      "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
+      "cache_implementation", "chunk_size_feed_forward", "cross_attention_hidden_size", "decoder_start_token_id",
+      "diversity_penalty", "do_sample", "dtype", "early_stopping", "embd_pdrop", "encoder_no_repeat_ngram_size",
       "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id",
       "hidden_dropout", "id2label", "initializer_range", "is_decoder", "is_encoder_decoder", "label2id",
       "length_penalty", "max_length", "max_sequence_length", "min_length", "no_repeat_ngram_size", "num_beam_groups",
@@ -159,16 +159,30 @@ absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, Mo
   return absl::OkStatus();
 }
 
-// What Gemma 3 has beside norms and windows.
+bool IsGemma(ModelFamily family) {
+  return family == ModelFamily::kGemma2 || family == ModelFamily::kGemma3;
+}
+
+// The cap that `field` names: `missing` where there is no such field, 0 where it is null.
+absl::StatusOr<float> ParseSoftcap(const JsonFields& config, const char* field, float missing) {
+  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> cap, config.Number(field));
+  if (!cap.has_value()) return config.IsNull(field) ? 0 : missing;
+  if (*cap <= 0) return config.Error(field, "must be above 0");
+  return static_cast<float>(*cap);
+}
+
+// What Gemma 2 and 3 have beside norms and windows.
 absl::Status ParseGemma(const JsonFields& config, ModelConfig& out) {
+  const bool second = out.family == ModelFamily::kGemma2;
   out.norms_add_one = true;
   out.embedding_scale = std::sqrt(static_cast<float>(out.hidden_size));
   WINNOW_ASSIGN_OR_RETURN(const std::optional<double> scalar, config.Number("query_pre_attn_scalar"));
   if (scalar.has_value() && *scalar <= 0) return config.Error("query_pre_attn_scalar", "must be above 0");
   out.attention_scale = static_cast<float>(1 / std::sqrt(scalar.value_or(256)));
-  WINNOW_ASSIGN_OR_RETURN(const std::optional<double> softcap, config.Number("final_logit_softcapping"));
-  if (softcap.has_value() && *softcap <= 0) return config.Error("final_logit_softcapping", "must be above 0");
-  out.final_logit_softcap = static_cast<float>(softcap.value_or(0));
+  WINNOW_ASSIGN_OR_RETURN(out.final_logit_softcap, ParseSoftcap(config, "final_logit_softcapping", second ? 30 : 0));
+  if (second) {
+    WINNOW_ASSIGN_OR_RETURN(out.attention_softcap, ParseSoftcap(config, "attn_logit_softcapping", 50));
+  }
   return absl::OkStatus();
 }
 
@@ -186,7 +200,7 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> mlp_bias, config.Bool("mlp_bias"));
   out.mlp_bias = mlp_bias.value_or(false);
   WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> tied, config.Bool("tie_word_embeddings"));
-  out.tie_word_embeddings = tied.value_or(family.family == ModelFamily::kGemma3);
+  out.tie_word_embeddings = tied.value_or(IsGemma(family.family));
   out.qk_norm = family.qk_norm != QkNorm::kNone;
   if (family.family == ModelFamily::kGlm4Moe) {
     WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> qk_norm, config.Bool("use_qk_norm"));
@@ -197,7 +211,7 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   out.activation = family.activation;
   out.fused_projections = family.fused_projections;
   out.attention_sinks = family.family == ModelFamily::kGptOss;
-  if (family.family == ModelFamily::kGemma3) WINNOW_RETURN_IF_ERROR(ParseGemma(config, out));
+  if (IsGemma(family.family)) WINNOW_RETURN_IF_ERROR(ParseGemma(config, out));
   WINNOW_ASSIGN_OR_RETURN(out.moe, ParseMoeConfig(config, family.moe, out.num_layers, out.intermediate_size));
   return absl::OkStatus();
 }

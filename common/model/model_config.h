@@ -39,6 +39,7 @@ struct ModelConfig {
   bool tie_word_embeddings = false;
   float embedding_scale = 1;
   float attention_scale = 0;       // of scores; 0: 1 / sqrt(head_dim)
+  float attention_softcap = 0;     // scores become cap * tanh(score / cap); 0: they stay
   float final_logit_softcap = 0;   // logits become cap * tanh(logit / cap); 0: they stay
   bool attention_sinks = false;    // a learned score by query head takes part in every softmax, without a value
   bool fused_projections = false;  // q, k and v are stored as one tensor, and gate and up

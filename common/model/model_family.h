@@ -18,6 +18,7 @@ enum class ModelFamily : uint8_t {
   kPhi3,
   kOlmo2,
   kOlmo3,
+  kGemma2,
   kGemma3,
   kGptOss,
   kGlm4Moe,

@@ -11,7 +11,9 @@ namespace {
 
 using Built = bool (*)(const FamilyTraits&);
 constexpr Built kNever = [](const FamilyTraits&) { return false; };
-constexpr Built kGemma = [](const FamilyTraits& of) { return of.family == ModelFamily::kGemma3; };
+constexpr Built kGemma2 = [](const FamilyTraits& of) { return of.family == ModelFamily::kGemma2; };
+constexpr Built kGemma3 = [](const FamilyTraits& of) { return of.family == ModelFamily::kGemma3; };
+constexpr Built kGemma = [](const FamilyTraits& of) { return kGemma2(of) || kGemma3(of); };
 constexpr Built kDeepseekMoe = [](const FamilyTraits& of) {
   return of.moe == MoeFields::kDeepseek || of.moe == MoeFields::kDeepseekV2;
 };
@@ -34,7 +36,7 @@ struct Field {
 };
 
 // Scores and logits.
-constexpr Field kScoreFields[] = {{"attn_logit_softcapping"},
+constexpr Field kScoreFields[] = {{"attn_logit_softcapping", kGemma2},
                                   {"final_logit_softcapping", kGemma},
                                   {"query_pre_attn_scalar", kGemma},
                                   {"use_bidirectional_attention"},
@@ -68,7 +70,7 @@ constexpr Field kResidualFields[] = {{"embedding_multiplier", kNever, Neutral::k
                                      {"num_kv_shared_layers", kNever, Neutral::kZero},
                                      {"hidden_size_per_layer_input", kNever, Neutral::kZero}};
 // Positions.
-constexpr Field kPositionFields[] = {{"rope_local_base_freq", kGemma},
+constexpr Field kPositionFields[] = {{"rope_local_base_freq", kGemma3},
                                      {"rotary_dim"},
                                      {"rotary_pct", kNever, Neutral::kOne},
                                      {"rope_pct", kNever, Neutral::kOne},

@@ -48,6 +48,7 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
     case ModelFamily::kOlmo3:
       set([](int layer) { return (layer + 1) % 4 != 0; });
       break;
+    case ModelFamily::kGemma2:
     case ModelFamily::kGptOss:
       set([](int layer) { return layer % 2 == 0; });
       break;
@@ -83,7 +84,8 @@ absl::StatusOr<std::vector<uint32_t>> ParseWindows(const JsonFields& config, Mod
                           config.Int("sliding_window", slides ? 1 : 0, kMaxWindowPositions));
   // RoPE of the windowed layers of these is their own, however wide the window.
   const bool window_rope = family == ModelFamily::kGemma3 || family == ModelFamily::kOlmo3;
-  if (slides && !window.has_value() && window_rope) return config.Error("sliding_window", "is missing");
+  if (slides && !window.has_value() && (window_rope || family == ModelFamily::kGemma2))
+    return config.Error("sliding_window", "is missing");
   std::vector<uint32_t> windows;
   if (!slides || !window.has_value()) return windows;
   if (*window >= max_context_tokens && !window_rope) return windows;

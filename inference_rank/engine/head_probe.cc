@@ -147,6 +147,7 @@ void HeadProbe::Measure(size_t item, Worker& worker) {
                                   .queries = worker.queries.data(),
                                   .num_queries = group,
                                   .scale = forward_.attention_scale(),
+                                  .score_cap = forward_.attention_softcap(),
                                   .scores = worker.weights.data(),
                                   .scores_stride = stride},
                         .run_scales = worker.run_scales.data(),

@@ -15,6 +15,7 @@ v1::Fingerprint InferenceFingerprint(const std::string& model_digest, const KvLa
   for (float frequency : forward.rope().inv_freq) shape->add_rope_inv_freq(frequency);
   shape->set_rope_attention_factor(forward.rope().attention_factor);
   shape->set_attention_scale(forward.attention_scale());
+  shape->set_attention_softcap(forward.attention_softcap());
   fingerprint.set_block_tokens(kBlockTokens);
   fingerprint.set_row_layout(kRowLayout);
   fingerprint.set_selector_version(kSelectorVersion);

@@ -59,6 +59,7 @@ void RunAttendBlocks(const AttendBlocksParams& params, DecodeTileFunction tile) 
           .group_size = num_queries,
           .head_dim = head_dim,
           .scale = params.scale,
+          .score_cap = params.score_cap,
           .rows = rows,
           .kv_dtype = params.kv_dtype,
           .row = params.row,

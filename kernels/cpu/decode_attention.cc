@@ -79,6 +79,7 @@ void RunDecodeAttention(Executor& executor, const DecodeAttentionParams& params,
     task.group_size = num_sharing;
     task.head_dim = params.head_dim;
     task.scale = params.scale;
+    task.score_cap = params.score_cap;
     task.kv_dtype = params.kv_dtype;
     task.row = params.row;
     const int left = static_cast<int>(params.slot_counts[list]) - begin;

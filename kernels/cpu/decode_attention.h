@@ -12,12 +12,14 @@ namespace winnow {
 inline constexpr int kTileLookahead = 64;
 
 // One tile of one list: o[h] = sum_j exp(s_hj - m_h) v_j, m[h] = max_j s_hj, l[h] = sum_j exp(s_hj - m_h), where
-// s_hj = scale * q[h] . k_j. What a head gets does not depend on the others of the group.
+// s_hj = scale * q[h] . k_j, or capped as kernels/params/attention.h says. What a head gets does not depend on the
+// others of the group.
 struct DecodeTile {
   const float* q = nullptr;  // [group_size, head_dim]
   int group_size = 0;        // query heads that read the list
   int head_dim = 0;
   float scale = 0;
+  float score_cap = 0;
   const char* const* rows = nullptr;  // [num_rows + num_following] -> a row of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
   RowLayout row = {};

@@ -5,7 +5,8 @@
 #include "common/base/dtype.h"
 #include "common/base/kv_layout.h"
 
-// Attention over rows. What holds for all parameters stands in kernels/kernel_table.h.
+// Attention over rows. What holds for all parameters stands in kernels/kernel_table.h. With a score_cap above 0 a score
+// s, which is scale * q.k, becomes score_cap * tanh(s / score_cap) before the softmax.
 
 namespace winnow {
 
@@ -22,6 +23,7 @@ struct DecodeAttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
+  float score_cap = 0;
   const void* slot_pool = nullptr;  // [num_slots] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
   RowLayout row = {};
@@ -50,6 +52,7 @@ struct AttendBlocksParams {
   int num_queries = 0;
   int head_dim = 0;
   float scale = 0;
+  float score_cap = 0;
   const void* const* blocks = nullptr;  // [num_blocks] -> [32] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;        // kF32, kBf16 or kI8
   RowLayout row = {};
@@ -93,6 +96,7 @@ struct PrefillAttentionParams {
   int num_kv_heads = 0;
   int head_dim = 0;
   float scale = 0;
+  float score_cap = 0;
   const void* kv = nullptr;    // [num_kv_heads] x kv_head_stride: [position] rows of kv_dtype
   int64_t kv_head_stride = 0;  // in rows
   Dtype kv_dtype = Dtype::kBf16;
@@ -115,6 +119,7 @@ struct PrefixAttentionParams {
   int group_size = 0;  // num_queries * group_size <= kMaxPrefixRows
   int head_dim = 0;
   float scale = 0;
+  float score_cap = 0;
   const void* const* blocks = nullptr;  // [end_key / 32] -> [32] rows of kv_dtype
   Dtype kv_dtype = Dtype::kBf16;
   RowLayout row = {};

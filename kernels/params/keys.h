@@ -46,9 +46,16 @@ struct IndexKeysParams {
       {};  // kI8 or kI4; none: the rows'. Of rows of int8, whose codes it takes, kI8 alone
 };
 
+// How the product of a query with a key becomes a score: scale * q.k, and with a cap above 0 cap * tanh(scale * q.k /
+// cap).
+struct ScoreForm {
+  float scale = 0;
+  float cap = 0;
+};
+
 inline constexpr int kKeyGroup = 16;  // keys that are scored together: half a tile
 
-// scores[i][j] = scale * queries[i] . key[j]
+// scores[i][j] = scale * queries[i] . key[j], and with a score_cap above 0 score_cap * tanh(that / score_cap).
 //
 // The bound of a page of keys by a query (Quest, arXiv:2406.10774, section 3) is such a score too: its key is [max of
 // the page | min of the page], of twice the dimension, and its query [max(q, 0) | min(q, 0)].
@@ -79,6 +86,7 @@ struct KeyScoreParams {
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
   float scale = 0;
+  float score_cap = 0;
   float* scores = nullptr;    // [num_queries, scores_stride]
   int64_t scores_stride = 0;  // >= num_keys rounded up to 32; what lies beyond num_keys is unspecified
 

@@ -138,6 +138,7 @@ absl::Status CheckDeviceLatents(const ModelConfig& config, const DeviceWeightOpt
 // GPUs have kernels for grouped and for latent attention with RoPE, and for MLPs without biases.
 absl::Status CheckDeviceLayers(const ModelConfig& config) {
   if (config.mlp_bias) return NoKernels(config, "biases of the MLP");
+  if (config.attention_softcap > 0) return NoKernels(config, "a cap of attention scores");
   if (config.final_logit_softcap > 0) return NoKernels(config, "a cap of logits");
   // These norms read what products give, to which biases are added later.
   const bool norms_outputs = config.norms != NormPlacement::kBefore;

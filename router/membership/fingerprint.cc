@@ -48,6 +48,7 @@ absl::Status CompareModelFingerprints(const v1::Fingerprint& expected, const v1:
       .Field("kv_shape.kv_dtype", v1::KvDtype_Name(e.kv_dtype()), v1::KvDtype_Name(a.kv_dtype()))
       .Field("kv_shape.rope_attention_factor", e.rope_attention_factor(), a.rope_attention_factor())
       .Field("kv_shape.attention_scale", e.attention_scale(), a.attention_scale())
+      .Field("kv_shape.attention_softcap", e.attention_softcap(), a.attention_softcap())
       .Field("kv_shape.rope_inv_freq.size", e.rope_inv_freq_size(), a.rope_inv_freq_size());
   for (int i = 0; i < e.rope_inv_freq_size() && comparison.status().ok(); ++i) {
     comparison.Field(StdSv(absl::StrCat("kv_shape.rope_inv_freq[", i, "]")), e.rope_inv_freq(i), a.rope_inv_freq(i));

@@ -99,22 +99,26 @@ Vector RegressReference(TemporalVariant variant, const std::vector<Vector>& quer
   return out;
 }
 
-Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale) {
+Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale, double cap) {
   Vector p(keys.size());
   double max = -INFINITY, sum = 0;
-  for (size_t j = 0; j < keys.size(); ++j) max = std::max(max, p[j] = scale * Dot(query, keys[j]));
+  for (size_t j = 0; j < keys.size(); ++j) {
+    const double score = scale * Dot(query, keys[j]);
+    p[j] = cap > 0 ? cap * std::tanh(score / cap) : score;
+    max = std::max(max, p[j]);
+  }
   for (double& x : p) sum += x = std::exp(x - max);
   for (double& x : p) x /= sum;
   return p;
 }
 
 Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vector>& queries,
-                           const std::vector<Vector>& keys, double scale) {
+                           const std::vector<Vector>& keys, double scale, double cap) {
   Vector importance(keys.size(), aggregation == GroupAggregation::kMax ? -INFINITY : 0.0);
   for (const Vector& query : queries) {
-    const Vector softmax = SoftmaxReference(query, keys, scale);
+    const Vector softmax = SoftmaxReference(query, keys, scale, cap);
     for (size_t j = 0; j < keys.size(); ++j) {
-      const double score = scale * Dot(query, keys[j]);
+      const double plain = scale * Dot(query, keys[j]), score = cap > 0 ? cap * std::tanh(plain / cap) : plain;
       if (aggregation == GroupAggregation::kSoftmaxSum) importance[j] += softmax[j];
       if (aggregation == GroupAggregation::kMax) importance[j] = std::max(importance[j], score);
       if (aggregation == GroupAggregation::kMean) importance[j] += score / static_cast<double>(queries.size());
@@ -124,10 +128,10 @@ Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vecto
 }
 
 double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
-                     const std::vector<uint32_t>& selected, uint32_t recent_start) {
+                     const std::vector<uint32_t>& selected, uint32_t recent_start, double cap) {
   double mass = 0;
   for (const Vector& query : queries) {
-    const Vector p = SoftmaxReference(query, keys, scale);
+    const Vector p = SoftmaxReference(query, keys, scale, cap);
     for (size_t j = 0; j < keys.size(); ++j) {
       const bool attended = j < sinks || j >= recent_start || std::count(selected.begin(), selected.end(), j) > 0;
       mass += attended ? p[j] : 0;

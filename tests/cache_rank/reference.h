@@ -24,14 +24,14 @@ using Vector = std::vector<double>;
 Vector RotateReference(const Vector& q, uint32_t position, const RopeShape& rope);
 // The study's regression: solves the normal equations by Gauss-Jordan elimination with pivoting.
 Vector RegressReference(TemporalVariant variant, const std::vector<Vector>& queries);
-// softmax over all keys.
-Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale);
+// softmax over all keys. cap: scores become cap * tanh(score / cap), here and below; 0: they stay.
+Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale, double cap = 0);
 // importance of each key for a group of queries.
 Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vector>& queries,
-                           const std::vector<Vector>& keys, double scale);
+                           const std::vector<Vector>& keys, double scale, double cap = 0);
 // Mass that [0, sinks) + selected + [recent_start, keys.size()) holds, averaged over the queries.
 double MassReference(const std::vector<Vector>& queries, const std::vector<Vector>& keys, double scale, uint32_t sinks,
-                     const std::vector<uint32_t>& selected, uint32_t recent_start);
+                     const std::vector<uint32_t>& selected, uint32_t recent_start, double cap = 0);
 
 // Score of the page keys[first, first + tokens): what a query's best point in its box scores. `cuboid`: the box is
 // drawn in to the keys' mean distance from its centre.

@@ -70,6 +70,7 @@ struct DecodeProblem {
     params.num_kv_heads = kv_heads;
     params.head_dim = head_dim;
     params.scale = scale();
+    params.score_cap = score_cap;
     params.slot_pool = pool.data();
     params.kv_dtype = pool.dtype;
     params.slots = slots.data();
@@ -88,7 +89,7 @@ struct DecodeProblem {
       std::vector<const float*> keys;
       for (uint32_t slot : lists[list]) keys.push_back(pool.values.data() + static_cast<size_t>(slot) * 2 * head_dim);
       for (uint32_t h = 0; h < HeadsOf(list); ++h, ++head) {
-        const AttentionReference ref = Attend(q.data() + head * head_dim, keys, head_dim, scale());
+        const AttentionReference ref = Attend(q.data() + head * head_dim, keys, head_dim, scale(), score_cap);
         const double relative = RelativeTolerance(ref, pool.dtype, head_dim, keys.size());
         for (int d = 0; d < head_dim; ++d) {
           ASSERT_NEAR(out[head * head_dim + d], ref.out[d], relative * ref.mass[d] + 1e-6)
@@ -108,6 +109,7 @@ struct DecodeProblem {
   int group;
   int head_dim;
   std::vector<uint32_t> counts, list_heads;
+  float score_cap = 0;
   std::vector<float> q;
   TypedArray pool;
   std::vector<std::vector<uint32_t>> lists;
@@ -267,6 +269,7 @@ struct PrefillProblem {
     params.num_kv_heads = kv_heads;
     params.head_dim = head_dim;
     params.scale = scale();
+    params.score_cap = score_cap;
     params.kv = kv.data();
     params.kv_head_stride = head_stride;
     params.kv_dtype = kv.dtype;
@@ -282,7 +285,7 @@ struct PrefillProblem {
           keys.push_back(kv.values.data() + ((head / group) * head_stride + j) * 2 * head_dim);
         }
         const size_t offset = (static_cast<size_t>(query) * kv_heads * group + head) * head_dim;
-        const AttentionReference ref = Attend(q.data() + offset, keys, head_dim, scale());
+        const AttentionReference ref = Attend(q.data() + offset, keys, head_dim, scale(), score_cap);
         const double relative = RelativeTolerance(ref, kv.dtype, head_dim, keys.size());
         for (int d = 0; d < head_dim; ++d) {
           ASSERT_NEAR(out[offset + d], ref.out[d], relative * ref.mass[d] + 1e-6)
@@ -301,6 +304,7 @@ struct PrefillProblem {
   int group;
   int head_dim;
   int64_t head_stride = 0;
+  float score_cap = 0;
   std::vector<float> q;
   TypedArray kv;
 };
@@ -322,6 +326,28 @@ TEST_P(AttentionTest, PrefillMatchesDoubles) {
       problem.Run(executor(2), 0, s.length, out);
       problem.Check(out, s.length > 100 ? 7 : 1);
       if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Scores of these problems are some units large: caps of 0.5 bend all of them, and a cap of 50 hardly any.
+TEST_P(AttentionTest, CappedScoresMatchDoubles) {
+  for (Dtype dtype : kRowDtypes) {
+    for (const int head_dim : {6, 64, 80, 256}) {
+      for (const float cap : {0.5f, 3.0f, 50.0f}) {
+        SCOPED_TRACE(testing::Message() << DtypeName(dtype) << " head_dim " << head_dim << " cap " << cap);
+        DecodeProblem decode(kernels(), 2, 2, 5, head_dim, dtype, {300, 17, 257, 70});
+        decode.score_cap = cap;
+        std::vector<float> out(decode.num_heads() * head_dim, kPoison), lse(decode.num_heads(), kPoison);
+        decode.Run(executor(2), 0, 2, out, lse);
+        decode.Check(out, lse);
+        PrefillProblem prefill(kernels(), 140, 2, 3, head_dim, dtype);
+        prefill.score_cap = cap;
+        out.assign(prefill.out_size(), kPoison);
+        prefill.Run(executor(2), 0, 140, out);
+        prefill.Check(out, 7);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

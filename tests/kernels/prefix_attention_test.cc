@@ -52,6 +52,7 @@ struct Prompt {
     params.num_kv_heads = kv_heads;
     params.head_dim = head_dim;
     params.scale = scale();
+    params.score_cap = score_cap;
     params.kv = state == nullptr ? kv.bytes.data() : tail_alone.data();
     params.kv_head_stride = prefix + tail;
     params.kv_dtype = kv.dtype;
@@ -78,6 +79,7 @@ struct Prompt {
                                     .group_size = group,
                                     .head_dim = head_dim,
                                     .scale = scale(),
+                                    .score_cap = score_cap,
                                     .blocks = blocks.data() + head * (prefix / kBlockTokens),
                                     .kv_dtype = kv.dtype,
                                     .first_key = key,
@@ -95,6 +97,7 @@ struct Prompt {
   const KernelTable& kernels;
   const uint32_t prefix;
   const int tail, kv_heads, group, head_dim;
+  float score_cap = 0;
   size_t row_bytes = 0;
   std::vector<float> q;
   TypedArray kv;
@@ -130,13 +133,16 @@ TEST_P(PrefixAttentionTest, GoesOnWithTheBitsOfOneAttention) {
   struct Shape {
     uint32_t prefix;
     int tail, kv_heads, group, head_dim;
+    float score_cap = 0;
   };
-  const std::vector<Shape> shapes = {{128, 1, 1, 1, 64},    {128, 70, 2, 4, 64}, {640, 33, 1, 3, 128},
-                                     {1024, 150, 2, 2, 64}, {256, 17, 3, 5, 80}, {384, 21, 1, 2, 6}};
+  const std::vector<Shape> shapes = {{128, 1, 1, 1, 64},       {128, 70, 2, 4, 64}, {640, 33, 1, 3, 128},
+                                     {1024, 150, 2, 2, 64},    {256, 17, 3, 5, 80}, {384, 21, 1, 2, 6},
+                                     {256, 30, 1, 2, 64, 1.5f}};
   for (Dtype dtype : kRowDtypes) {
     for (const Shape& s : shapes) {
       SCOPED_TRACE(testing::Message() << DtypeName(dtype) << " prefix " << s.prefix << " head_dim " << s.head_dim);
-      const Prompt prompt(kernels(), s.prefix, s.tail, s.kv_heads, s.group, s.head_dim, dtype);
+      Prompt prompt(kernels(), s.prefix, s.tail, s.kv_heads, s.group, s.head_dim, dtype);
+      prompt.score_cap = s.score_cap;
       std::vector<float> whole(prompt.q.size(), kPoison);
       prompt.Attend(executor(2), 0, s.tail, nullptr, &whole);
       std::vector<float> states;

@@ -90,6 +90,58 @@ TEST_P(ScoresTest, KeyScoreDoesNotDependOnTheOtherQueries) {
   }
 }
 
+// Scores with a cap are those without, bent, and softmaxes are of these: the bits agree whichever kernel makes them.
+TEST_P(ScoresTest, CapBendsScoresAndSoftmaxes) {
+  std::mt19937 random(9);
+  constexpr int kHeadDim = 64, kKeys = 700, kQueries = 5, kStride = 704;
+  constexpr float kCap = 2.5f;
+  const auto runs = static_cast<int64_t>(SoftmaxRuns(kKeys));
+  for (Dtype dtype : {Dtype::kBf16, Dtype::kF32, Dtype::kI8, Dtype::kI4}) {
+    const bool integers = dtype == Dtype::kI8 || dtype == Dtype::kI4;
+    const TypedArray rows = Typed(RandomFloats(random, kKeys * 2 * kHeadDim), integers ? Dtype::kBf16 : dtype);
+    const KeyTiles keys(kernels(), rows, kKeys, kHeadDim, dtype);
+    const std::vector<float> queries = RandomFloats(random, kQueries * kHeadDim);
+    std::vector<float> plain(kQueries * kStride), capped(plain.size()), weights(plain.size());
+    KeyScoreParams params{.tiles = keys.tiles.data(),
+                          .num_keys = kKeys,
+                          .head_dim = kHeadDim,
+                          .dtype = dtype,
+                          .queries = queries.data(),
+                          .num_queries = kQueries,
+                          .scale = 0.5f,
+                          .scores = plain.data(),
+                          .scores_stride = kStride};
+    kernels().key_score(params);
+    params.score_cap = kCap;
+    params.scores = capped.data();
+    kernels().key_score(params);
+    for (int i = 0; i < kQueries; ++i) {
+      for (int j = 0; j < kKeys; ++j) {
+        const double expected = kCap * std::tanh(double{plain[i * kStride + j]} / kCap);
+        ASSERT_NEAR(capped[i * kStride + j], expected, 5e-7 * std::fabs(expected)) << DtypeName(dtype);
+      }
+    }
+    std::vector<float> scales(kQueries * runs), lse(kQueries), scratch(kQueries * runs);
+    std::vector<float> other_scales = scales, other_lse = lse;
+    params.scores = weights.data();
+    kernels().key_softmax({.score = params, .run_scales = scales.data(), .lse = lse.data(), .scratch = scratch.data()});
+    kernels().score_softmax({.scores = capped.data(),
+                             .scores_stride = kStride,
+                             .num_queries = kQueries,
+                             .num_keys = kKeys,
+                             .run_scales = other_scales.data(),
+                             .lse = other_lse.data(),
+                             .scratch = scratch.data()});
+    EXPECT_TRUE(SameBits(lse, other_lse) && SameBits(scales, other_scales)) << DtypeName(dtype);
+    for (int i = 0; i < kQueries; ++i) {
+      const auto row = [&](const std::vector<float>& all) {
+        return std::vector<float>(all.begin() + i * kStride, all.begin() + i * kStride + kKeys);
+      };
+      EXPECT_TRUE(SameBits(row(weights), row(capped))) << DtypeName(dtype);
+    }
+  }
+}
+
 // Keys and queries of one kv head as kernels take them; what key_softmax and softmax_sum make of them.
 struct Softmaxes {
   Softmaxes(const KernelTable& kernels, const std::vector<float>& keys, int num_keys, int head_dim,

@@ -46,6 +46,7 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
   EXPECT_THAT(Check(ModelFamily::kLlama, {{"mlp_bias", true}}), refused(ModelFamily::kLlama, "biases of the MLP"));
   EXPECT_THAT(Check(ModelFamily::kOlmo2, {{"attention_bias", true}}),
               refused(ModelFamily::kOlmo2, "biases of attention before a norm"));
+  EXPECT_THAT(Check(ModelFamily::kGemma2), refused(ModelFamily::kGemma2, "a cap of attention scores"));
   EXPECT_THAT(Check(ModelFamily::kGemma3, {{"final_logit_softcapping", 30}}),
               refused(ModelFamily::kGemma3, "a cap of logits"));
 }

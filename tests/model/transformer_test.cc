@@ -148,6 +148,7 @@ INSTANTIATE_TEST_SUITE_P(
                                   {"rope_theta", 10000.0},
                                   {"factor", 4.0},
                                   {"original_max_position_embeddings", 64}}}},
+        Case{"Gemma2", {.family = ModelFamily::kGemma2, .num_layers = 4, .tie_word_embeddings = true}},
         Case{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4, .tie_word_embeddings = true}},
         Case{"Gemma3Softcapped",
              {.family = ModelFamily::kGemma3,

@@ -255,6 +255,7 @@ ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, con
       for (size_t i = 0; i < dim; ++i) dot += static_cast<double>(q[head * dim + i]) * keys[t][kv + i];
       scores[t] =
           config_.attention_scale > 0 ? dot * config_.attention_scale : dot / std::sqrt(static_cast<double>(dim));
+      if (const double cap = config_.attention_softcap; cap > 0) scores[t] = cap * std::tanh(scores[t] / cap);
     }
     if (attended) positions = attended(layer, static_cast<int>(head), scores);
     if (window > 0) {

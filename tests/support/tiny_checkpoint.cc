@@ -142,7 +142,15 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
   // Families with biases of their own keep them.
   if (!family.qkv_bias) config["attention_bias"] = model.attention_bias;
   config.update(MoeFieldsOf(family.moe));
-  if (family.window_rope || model.family == ModelFamily::kGptOss) config["sliding_window"] = 24;
+  const bool is_gemma2 = model.family == ModelFamily::kGemma2;
+  if (family.window_rope || model.family == ModelFamily::kGptOss || is_gemma2) config["sliding_window"] = 24;
+  if (is_gemma2) {  // caps that bend most scores of such a model
+    config.erase("hidden_act");
+    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
+                   {"query_pre_attn_scalar", 20},
+                   {"attn_logit_softcapping", 1.5},
+                   {"final_logit_softcapping", 3.0}});
+  }
   if (model.family == ModelFamily::kGemma3) {
     config.erase("hidden_act");
     config.update({{"hidden_activation", "gelu_pytorch_tanh"},

@@ -107,6 +107,15 @@ def olmo3(rng):
     return config
 
 
+def gemma2(rng):
+    config = windows(common(rng), rng, every=2) | {
+        "head_dim": rng.choice([16, 32, 64]), "query_pre_attn_scalar": rng.choice([16, 24, 32]),
+        "hidden_activation": "gelu_pytorch_tanh", "tie_word_embeddings": True,
+        "attn_logit_softcapping": rng.choice([None, 2.0, 10.0, 50.0]), "final_logit_softcapping": rng.choice([None, 5.0, 30.0])}
+    config["rope_parameters"] = rope(rng, 1e4, ("default",))
+    return config
+
+
 def gemma3_text(rng):
     config = windows(common(rng), rng, every=rng.choice([2, 3])) | {
         "head_dim": rng.choice([16, 32]), "query_pre_attn_scalar": rng.choice([16, 24, 32]),
@@ -189,5 +198,5 @@ def glm_moe_dsa(rng):
 
 
 FAMILIES = {family.__name__: family for family in (
-    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, phi3, olmo2, olmo3, gemma3_text, gpt_oss, glm4_moe, deepseek_v2,
+    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, phi3, olmo2, olmo3, gemma2, gemma3_text, gpt_oss, glm4_moe, deepseek_v2,
     deepseek_v3, deepseek_v32, glm_moe_dsa)}

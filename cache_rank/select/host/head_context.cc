@@ -65,13 +65,13 @@ bool HeadContext::ScoresEveryKey() const {
 Softmaxes HeadContext::SoftmaxOf(const KeyTable& keys, const float* of_queries, int count,
                                  SoftmaxScratch& buffer) const {
   CountBytes(keys, keys.key_bytes());
-  return SoftmaxKeys(kernels, keys, of_queries, count, model.attention_scale, buffer, scratch.help);
+  return SoftmaxKeys(kernels, keys, of_queries, count, model.score_form(), buffer, scratch.help);
 }
 
 Scores HeadContext::ScoresOf(const KeyTable& keys, const float* of_queries, int count,
                              ScratchBuffer<float>& buffer) const {
   CountBytes(keys, keys.key_bytes());
-  return ScoreKeys(kernels, keys, of_queries, count, model.attention_scale, buffer, scratch.help);
+  return ScoreKeys(kernels, keys, of_queries, count, model.score_form(), buffer, scratch.help);
 }
 
 void HeadContext::CountBytes(const KeyTable& keys, uint64_t bytes) const {

@@ -38,7 +38,10 @@ struct SelectionModel {
   RowLayout row = {};
   int num_index_heads = 0;
   float attention_scale = 0;
+  float attention_softcap = 0;  // 0: none
   RopeShape rope;
+
+  ScoreForm score_form() const { return {attention_scale, attention_softcap}; }
 };
 
 // Lists that a head has: one, or one for each query head of its group.

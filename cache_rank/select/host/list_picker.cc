@@ -75,7 +75,7 @@ void ListPicker::PickPages(ListHeads heads, std::vector<uint32_t>* selected) {
       {.keys = head_.AllKeys(),
        .queries = head_.Query(heads.first),
        .num_queries = heads.count,
-       .scale = head_.model.attention_scale,
+       .form = head_.model.score_form(),
        .units = units,
        .fixed = head_.Fixed(head_.last_row),
        .stop_rule = spec_.stop_rule,

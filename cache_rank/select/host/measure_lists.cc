@@ -70,7 +70,7 @@ CapturedMassFigure MeasurePrevious(const HeadContext& head, const SharedScores& 
     const float* queries = head.PreviousQuery(heads.first);
     const Softmaxes scored = head.SoftmaxOf(head.KeysOf(groups), queries, heads.count, scratch.softmax);
     const TailScores tail = ScoreTail(head.kernels, head.AllKeys(), fixed.ScoredEnd(), head.position, queries,
-                                      heads.count, head.model.attention_scale, scratch.tail);
+                                      heads.count, head.model.score_form(), scratch.tail);
     mean.Add(CapturedMassBound(scored, groups, tail, bounds, fixed, lists[l]), heads.count);
   }
   scratch.measured_key_bytes += std::exchange(scratch.scored_key_bytes, scored_before) - scored_before;
@@ -93,7 +93,7 @@ CapturedMassFigure MeasureItself(const HeadContext& head, const SharedScores& sh
     const ListHeads heads = head.HeadsOf(l);
     const FixedRows fixed = head.Fixed(head.last_row);
     const TailScores tail = ScoreTail(head.kernels, head.AllKeys(), fixed.ScoredEnd(), head.position + 1,
-                                      head.Query(heads.first), heads.count, head.model.attention_scale, scratch.tail);
+                                      head.Query(heads.first), heads.count, head.model.score_form(), scratch.tail);
     if (exact.lse != nullptr) {
       float* own_scores = scratch.importance.Reserve(heads.count);
       for (int i = 0; i < heads.count; ++i) own_scores[i] = tail.scores.row(i)[tail.last - 1];

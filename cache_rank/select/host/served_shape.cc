@@ -28,6 +28,7 @@ absl::Status CompareShapes(const v1::KvShape& ours, const v1::KvShape& theirs) {
   WINNOW_RETURN_IF_ERROR(
       Compare("kv_shape.rope_attention_factor", ours.rope_attention_factor(), theirs.rope_attention_factor()));
   WINNOW_RETURN_IF_ERROR(Compare("kv_shape.attention_scale", ours.attention_scale(), theirs.attention_scale()));
+  WINNOW_RETURN_IF_ERROR(Compare("kv_shape.attention_softcap", ours.attention_softcap(), theirs.attention_softcap()));
   WINNOW_RETURN_IF_ERROR(
       Compare("kv_shape.rope_inv_freq's length", ours.rope_inv_freq_size(), theirs.rope_inv_freq_size()));
   for (int i = 0; i < ours.rope_inv_freq_size(); ++i) {
@@ -47,6 +48,9 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
   if (!(shape.attention_scale() > 0)) {
     return absl::InvalidArgumentError(absl::StrCat("kv_shape.attention_scale is ", shape.attention_scale()));
   }
+  if (!(shape.attention_softcap() >= 0)) {
+    return absl::InvalidArgumentError(absl::StrCat("kv_shape.attention_softcap is ", shape.attention_softcap()));
+  }
   ServedShape served;
   served.proto = shape;
   served.layout = layout;
@@ -56,6 +60,7 @@ absl::StatusOr<ServedShape> ParseKvShape(const v1::KvShape& shape) {
                   .row = served.layout.row,
                   .num_index_heads = served.layout.num_index_heads,
                   .attention_scale = shape.attention_scale(),
+                  .attention_softcap = shape.attention_softcap(),
                   .rope = {.inv_freq = {shape.rope_inv_freq().begin(), shape.rope_inv_freq().end()},
                            .attention_factor = shape.rope_attention_factor()}};
   return served;

@@ -82,7 +82,7 @@ class JointPass {
     if (passes_.size() == 1) {
       results[0] = first_.SoftmaxOf(passes_[0].keys, passes_[0].queries, passes_[0].num_queries, buffer);
     } else {
-      CountJointBytes(SoftmaxKeysJointly(first_.kernels, passes_, first_.model.attention_scale, first_.scratch.joint,
+      CountJointBytes(SoftmaxKeysJointly(first_.kernels, passes_, first_.model.score_form(), first_.scratch.joint,
                                          buffer, results));
     }
     HandOut(result, results);
@@ -95,8 +95,8 @@ class JointPass {
     if (passes_.size() == 1) {
       results[0] = first_.ScoresOf(passes_[0].keys, passes_[0].queries, passes_[0].num_queries, buffer);
     } else {
-      CountJointBytes(ScoreKeysJointly(first_.kernels, passes_, first_.model.attention_scale, first_.scratch.joint,
-                                       buffer, results));
+      CountJointBytes(
+          ScoreKeysJointly(first_.kernels, passes_, first_.model.score_form(), first_.scratch.joint, buffer, results));
     }
     HandOut(result, results);
   }

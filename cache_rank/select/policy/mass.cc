@@ -61,7 +61,7 @@ class PageReader {
     keys.groups = groups.data();
     keys.num_keys = static_cast<uint32_t>(groups.size()) * kKeyGroup;
     scratch_.scored_key_bytes += keys.key_bytes();
-    return SoftmaxKeys(kernels_, keys, q_.queries, q_.num_queries, q_.scale, scratch_.softmax);
+    return SoftmaxKeys(kernels_, keys, q_.queries, q_.num_queries, q_.form, scratch_.softmax);
   }
 
   const KernelTable& kernels_;
@@ -91,7 +91,7 @@ void PageReader::ReadFixedRows() {
     }
   }
   const TailScores tail =
-      ScoreTail(kernels_, q_.keys, fixed.ScoredEnd(), fixed.end, q_.queries, q_.num_queries, q_.scale, scratch_.tail);
+      ScoreTail(kernels_, q_.keys, fixed.ScoredEnd(), fixed.end, q_.queries, q_.num_queries, q_.form, scratch_.tail);
   for (int i = 0; i < q_.num_queries; ++i) {
     for (uint32_t c = tail.first; c < tail.last; ++c) {
       scratch_.heads[i].log = LogAdd(scratch_.heads[i].log, tail.scores.row(i)[c]);

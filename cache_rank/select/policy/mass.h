@@ -43,7 +43,7 @@ struct PageMassQuestion {
   KeyTable keys;                   // num_keys is not used: rows are chosen by the units
   const float* queries = nullptr;  // [num_queries, head_dim]
   int num_queries = 0;
-  float scale = 0;
+  ScoreForm form;
   PageUnits units;
   FixedRows fixed;
   // kEstimate: what the N units not read hold is taken as N times the least mass of a unit read so far (AS_min * N_left

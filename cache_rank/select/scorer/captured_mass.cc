@@ -35,13 +35,13 @@ float CapturedMass(const Softmaxes& softmaxes, const float* own_scores, const At
 }
 
 TailScores ScoreTail(const KernelTable& kernels, const KeyTable& keys, uint32_t first, uint32_t end,
-                     const float* queries, int num_queries, float scale, ScratchBuffer<float>& buffer) {
+                     const float* queries, int num_queries, ScoreForm form, ScratchBuffer<float>& buffer) {
   if (first == end) return {};
   KeyTable tile = keys;
   tile.groups = nullptr;
   tile.tiles = keys.tiles + first / kBlockTokens;
   tile.num_keys = end - first / kBlockTokens * kBlockTokens;
-  const Scores scores = ScoreKeys(kernels, tile, queries, num_queries, scale, buffer);
+  const Scores scores = ScoreKeys(kernels, tile, queries, num_queries, form, buffer);
   return {scores, first % kBlockTokens, tile.num_keys};
 }
 

@@ -41,7 +41,7 @@ struct TailScores {
 
 // Scores rows [first, end), which lie in one tile, first a multiple of kKeyGroup.
 TailScores ScoreTail(const KernelTable& kernels, const KeyTable& keys, uint32_t first, uint32_t end,
-                     const float* queries, int num_queries, float scale, ScratchBuffer<float>& buffer);
+                     const float* queries, int num_queries, ScoreForm form, ScratchBuffer<float>& buffer);
 
 // Upper bound of what the rows of pages [0, num_pages) that are not listed add to the softmax sum of query i,
 // relative to exp(lse): sum over the pages of n * exp(bound), n rows of the page not being listed. Infinite where it is

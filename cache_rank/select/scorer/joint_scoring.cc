@@ -17,9 +17,9 @@ constexpr uint32_t kBlocksOfStep = 16;
 // then each part of the range goes on.
 class JointScoring {
  public:
-  JointScoring(const KernelTable& kernels, std::span<const KeyPass> passes, float scale, JointScratch& scratch,
+  JointScoring(const KernelTable& kernels, std::span<const KeyPass> passes, ScoreForm form, JointScratch& scratch,
                ScratchBuffer<float>& buffer)
-      : kernels_(kernels), passes_(passes), scale_(scale), scratch_(scratch) {
+      : kernels_(kernels), passes_(passes), form_(form), scratch_(scratch) {
     scratch_.order.resize(passes.size());
     std::iota(scratch_.order.begin(), scratch_.order.end(), 0);
     std::sort(scratch_.order.begin(), scratch_.order.end(), [&](uint32_t a, uint32_t b) {
@@ -97,7 +97,8 @@ class JointScoring {
                           .in_rows = keys.in_rows,
                           .queries = queries_ + static_cast<size_t>(query) * keys.head_dim,
                           .num_queries = scratch_.first_query[last] - query,
-                          .scale = scale_,
+                          .scale = form_.scale,
+                          .score_cap = form_.cap,
                           .scores_stride = stride_};
     for (uint32_t begin = block * kBlockTokens; begin < end; begin += kBlocksOfStep * kBlockTokens) {
       params.tiles = keys.tiles + begin / kBlockTokens;
@@ -112,7 +113,7 @@ class JointScoring {
 
   const KernelTable& kernels_;
   const std::span<const KeyPass> passes_;
-  const float scale_;
+  const ScoreForm form_;
   JointScratch& scratch_;
   float* queries_ = nullptr;  // [all queries, head_dim], in the order of scratch_.order
   float* scores_ = nullptr;   // [all queries, stride_]
@@ -122,17 +123,17 @@ class JointScoring {
 
 }  // namespace
 
-uint64_t ScoreKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, float scale,
+uint64_t ScoreKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, ScoreForm form,
                           JointScratch& scratch, ScratchBuffer<float>& buffer, std::span<Scores> results) {
-  JointScoring scoring(kernels, passes, scale, scratch, buffer);
+  JointScoring scoring(kernels, passes, form, scratch, buffer);
   const uint64_t bytes = scoring.Run();
   for (size_t i = 0; i < passes.size(); ++i) results[scratch.order[i]] = {scoring.scores(i), scoring.stride()};
   return bytes;
 }
 
-uint64_t SoftmaxKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, float scale,
+uint64_t SoftmaxKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, ScoreForm form,
                             JointScratch& scratch, SoftmaxScratch& buffer, std::span<Softmaxes> results) {
-  JointScoring scoring(kernels, passes, scale, scratch, buffer.weights);
+  JointScoring scoring(kernels, passes, form, scratch, buffer.weights);
   const uint64_t bytes = scoring.Run();
   size_t runs = 0, queries = 0;
   for (const KeyPass& pass : passes) {

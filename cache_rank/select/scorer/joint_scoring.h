@@ -23,9 +23,9 @@ struct JointScratch {
 // Scores of several sequences whose block lists may begin alike: blocks that lists share are read once, for the queries
 // of all. Passes have keys of one head_dim and dtype. The bits of each result are those of ScoreKeys and SoftmaxKeys
 // for that pass alone. Both return the bytes of keys that were read. One of `results` per pass.
-uint64_t ScoreKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, float scale,
+uint64_t ScoreKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, ScoreForm form,
                           JointScratch& scratch, ScratchBuffer<float>& buffer, std::span<Scores> results);
-uint64_t SoftmaxKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, float scale,
+uint64_t SoftmaxKeysJointly(const KernelTable& kernels, std::span<const KeyPass> passes, ScoreForm form,
                             JointScratch& scratch, SoftmaxScratch& buffer, std::span<Softmaxes> results);
 
 }  // namespace winnow

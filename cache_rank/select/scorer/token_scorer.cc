@@ -10,7 +10,7 @@
 namespace winnow {
 namespace {
 
-KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_queries, float scale,
+KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_queries, ScoreForm form,
                            ScratchBuffer<float>& buffer) {
   const int64_t stride = ScoresStride(keys.num_keys);
   return {.tiles = keys.tiles,
@@ -20,7 +20,8 @@ KeyScoreParams ScoreParams(const KeyTable& keys, const float* queries, int num_q
           .in_rows = keys.in_rows,
           .queries = queries,
           .num_queries = num_queries,
-          .scale = scale,
+          .scale = form.scale,
+          .score_cap = form.cap,
           .scores = buffer.Reserve(stride * num_queries),
           .scores_stride = stride,
           .groups = keys.groups};
@@ -73,9 +74,9 @@ double Softmaxes::Share(int i, uint32_t first, uint32_t count) const {
   return share;
 }
 
-Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
-                 ScratchBuffer<float>& buffer, LoopHelp::Loop* help) {
-  const KeyScoreParams params = ScoreParams(keys, queries, num_queries, scale, buffer);
+Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
+                 ScoreForm form, ScratchBuffer<float>& buffer, LoopHelp::Loop* help) {
+  const KeyScoreParams params = ScoreParams(keys, queries, num_queries, form, buffer);
   if (PaysInParts(keys, help)) {
     ScoreInParts(kernels, params, *help);
   } else {
@@ -85,9 +86,9 @@ Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* 
 }
 
 Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
-                      float scale, SoftmaxScratch& scratch, LoopHelp::Loop* help) {
+                      ScoreForm form, SoftmaxScratch& scratch, LoopHelp::Loop* help) {
   const size_t runs = num_queries * SoftmaxRuns(keys.num_keys);
-  const KeySoftmaxParams params{.score = ScoreParams(keys, queries, num_queries, scale, scratch.weights),
+  const KeySoftmaxParams params{.score = ScoreParams(keys, queries, num_queries, form, scratch.weights),
                                 .run_scales = scratch.run_scales.Reserve(runs),
                                 .lse = scratch.lse.Reserve(num_queries),
                                 .scratch = scratch.run_sums.Reserve(runs)};

@@ -10,7 +10,7 @@
 
 namespace winnow {
 
-// Scaled scores q.k of some queries against all keys of a table.
+// Scores of some queries against all keys of a table.
 struct Scores {
   const float* data = nullptr;  // [num_queries, stride]
   int64_t stride = 0;
@@ -22,8 +22,8 @@ int64_t ScoresStride(uint32_t num_keys);
 
 // One pass over the keys for all queries [num_queries, head_dim], rotated, not scaled. The scores lie in `buffer`. The
 // bits of a score depend on its query and key alone. `help` may be null.
-Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries, float scale,
-                 ScratchBuffer<float>& buffer, LoopHelp::Loop* help = nullptr);
+Scores ScoreKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
+                 ScoreForm form, ScratchBuffer<float>& buffer, LoopHelp::Loop* help = nullptr);
 
 // Softmaxes of some queries over all keys of a table, as KeySoftmaxParams describes them.
 struct Softmaxes {
@@ -52,7 +52,7 @@ struct SoftmaxScratch {
 
 // As ScoreKeys, with the exp of each score taken in the same pass.
 Softmaxes SoftmaxKeys(const KernelTable& kernels, const KeyTable& keys, const float* queries, int num_queries,
-                      float scale, SoftmaxScratch& scratch, LoopHelp::Loop* help = nullptr);
+                      ScoreForm form, SoftmaxScratch& scratch, LoopHelp::Loop* help = nullptr);
 
 // importance[j] for j in [first, last) of a group of query heads that share a kv head. Never NaN: what is not finite
 // counts as least important.

@@ -58,10 +58,10 @@ void HeadVerification::ScoreKeys() {
   const int group = model_.group_size;
   const KeyTable own =
       head_.index.Keys(position % kBlockTokens + 1, model_.head_dim, /*first_block=*/position / kBlockTokens);
-  const Scores scores = winnow::ScoreKeys(kernels_, own, head_.query, group, model_.attention_scale, scratch_.scores);
+  const Scores scores = winnow::ScoreKeys(kernels_, own, head_.query, group, model_.score_form(), scratch_.scores);
   verify_.own_scores.resize(group);
   for (int i = 0; i < group; ++i) verify_.own_scores[i] = scores.row(i)[position % kBlockTokens];
-  softmaxes_ = SoftmaxKeys(kernels_, KeysBefore(), head_.query, group, model_.attention_scale, scratch_.softmax);
+  softmaxes_ = SoftmaxKeys(kernels_, KeysBefore(), head_.query, group, model_.score_form(), scratch_.softmax);
   scratch_.scored_key_bytes += KeysBefore().key_bytes();
 }
 
@@ -73,7 +73,7 @@ void HeadVerification::RankRows() {
   }
   const int group = model_.group_size;
   const Scores scores =
-      winnow::ScoreKeys(kernels_, KeysBefore(), head_.query, group, model_.attention_scale, scratch_.scores);
+      winnow::ScoreKeys(kernels_, KeysBefore(), head_.query, group, model_.score_form(), scratch_.scores);
   scratch_.scored_key_bytes += KeysBefore().key_bytes();
   AggregateScores(spec_.group_aggregation, scores, group, first_, last_, importance);
 }
@@ -152,6 +152,7 @@ void VerifyHead(const KernelTable& kernels, const SelectionModel& model, const H
        .num_queries = model.group_size,
        .head_dim = model.head_dim,
        .scale = model.attention_scale,
+       .score_cap = model.attention_softcap,
        .blocks = head.row_blocks,
        .kv_dtype = model.dtype,
        .row = model.row,

@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx2/vector.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/row_scales.h"
+#include "kernels/cpu/score_cap.h"
 
 // Units of 16 elements as two vectors, even and odd elements for bf16: see avx512/decode_attention.cc. One head at a
 // time; the tile stays in cache for the others of the group.
@@ -79,7 +80,11 @@ void RunHead(const DecodeTile& tile, int head) {
     max = _mm256_max_ps(max, scores);
   }
 
-  const float tile_max = MaxOf(max);
+  float tile_max = MaxOf(max);
+  if (tile.score_cap > 0) {
+    CapScores(weights, tile.num_rows, tile.score_cap * kLog2E);
+    CapScores(&tile_max, 1, tile.score_cap * kLog2E);
+  }
   __m256 total = _mm256_setzero_ps();
   for (int j = 0; j < tile.num_rows; j += 8) {
     const __m256 weight = Exp2(_mm256_sub_ps(_mm256_load_ps(weights + j), _mm256_set1_ps(tile_max)));

@@ -8,6 +8,7 @@
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/row_keys.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cpu/score_cap.h"
 
 // A group of 16 keys is two vectors; up to kTileRows queries share one pass over the keys.
 
@@ -149,6 +150,7 @@ void ScoreInt4(const KeyScoreParams& p, const float* queries, int count, float* 
 }  // namespace
 
 void KeyScore(const KeyScoreParams& p) {
+  if (ScoreCapped(p, KeyScore)) return;
   if (p.in_rows) return ScoreRowKeys(p, IndexKeys, KeyScore);
   WINNOW_CHECK(p.head_dim % 2 == 0 && p.head_dim <= kMaxScoredHeadDim && p.dtype != Dtype::kF16);
   const auto score = p.dtype == Dtype::kI4     ? ScoreInt4

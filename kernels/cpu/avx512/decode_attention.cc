@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/row_scales.h"
+#include "kernels/cpu/score_cap.h"
 
 // Rows are read in units of 32 elements as two vectors: bf16 splits into even and odd elements (cheaper than widening
 // in order), f32 and int8 into low and high halves. Queries are laid out to match, and outputs are put back in order at
@@ -147,6 +148,7 @@ class TileRunner {
   template <int kHeads>
   void RunHeads(int head, int first, int count) {
     Score<kHeads>(head, first, count);
+    for (int h = 0; h < kHeads && tile_.score_cap > 0; ++h) CapScores(weights_[h], count, tile_.score_cap * kLog2E);
     for (int h = 0; h < kHeads; ++h) Softmax(head + h, h, count);
     int unit = 0;
     for (; unit + 2 <= num_units_; unit += 2) SumValues<kHeads, 2>(head, unit, first, count);

@@ -5,6 +5,7 @@
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/row_scales.h"
+#include "kernels/cpu/score_cap.h"
 
 // Flash attention in f32: a block's query rows (queries x heads of the group) pass over key tiles of fixed absolute
 // position. A tile is widened once to panels that the matmul's register tile reads: K transposed, V as it is.
@@ -172,22 +173,30 @@ void BeginRow(const float* q, const float* state, float scale, int head_dim, int
 
 // A block's query rows go over one tile. Row r = query * group_size + head attends to the first `visible` + r /
 // group_size of its keys, and of these to the last `window`, 0: to all.
+struct TilePass {
+  int num_rows, group_size;
+  int visible, window;
+  int head_dim;
+  float score_cap;  // 0: none
+};
+
 template <Dtype kDtype>
-void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, int window, int head_dim,
-              const Scratch& scratch) {
+void PassTile(const TileRows& tile, const TilePass& pass, const Scratch& scratch) {
+  const int head_dim = pass.head_dim;
   PackKeys<kDtype>(tile, head_dim, scratch.keys);
   PackValues<kDtype>(tile, head_dim, scratch.values);
-  for (int strip = 0; strip < num_rows; strip += kStripRows) {
-    const int strip_rows = std::min(kStripRows, num_rows - strip);
+  for (int strip = 0; strip < pass.num_rows; strip += kStripRows) {
+    const int strip_rows = std::min(kStripRows, pass.num_rows - strip);
     for (int panel = 0; panel < kKeyTile / 64; ++panel) {
       PanelRows<4, Dtype::kF32>(scratch.q + strip * head_dim, head_dim, strip_rows,
                                 scratch.keys + panel * head_dim * 64, 64, head_dim, scratch.scores + panel * 64,
                                 kKeyTile, false);
     }
+    if (pass.score_cap > 0) CapScores(scratch.scores, strip_rows * kKeyTile, pass.score_cap * kLog2E);
     for (int r = 0; r < strip_rows; ++r) {
       const int row = strip + r;
-      const int num_keys = visible + row / group_size;
-      const int first_key = window == 0 ? 0 : std::max(num_keys - window, 0);
+      const int num_keys = pass.visible + row / pass.group_size;
+      const int first_key = pass.window == 0 ? 0 : std::max(num_keys - pass.window, 0);
       SoftmaxRow(scratch.scores + r * kKeyTile, first_key, num_keys, scratch.max[row], scratch.sum[row],
                  scratch.o + row * head_dim, head_dim);
     }
@@ -195,12 +204,11 @@ void PassTile(const TileRows& tile, int num_rows, int group_size, int visible, i
   }
 }
 
-void PassTile(Dtype dtype, const TileRows& tile, int num_rows, int group_size, int visible, int window, int head_dim,
-              const Scratch& scratch) {
-  const auto pass = dtype == Dtype::kBf16 ? PassTile<Dtype::kBf16>
-                    : dtype == Dtype::kI8 ? PassTile<Dtype::kI8>
-                                          : PassTile<Dtype::kF32>;
-  pass(tile, num_rows, group_size, visible, window, head_dim, scratch);
+void PassTile(Dtype dtype, const TileRows& tile, const TilePass& pass, const Scratch& scratch) {
+  const auto of_dtype = dtype == Dtype::kBf16 ? PassTile<Dtype::kBf16>
+                        : dtype == Dtype::kI8 ? PassTile<Dtype::kI8>
+                                              : PassTile<Dtype::kF32>;
+  of_dtype(tile, pass, scratch);
 }
 
 void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, void* memory) {
@@ -230,7 +238,14 @@ void RunBlock(const PrefillAttentionParams& p, int kv_head, int begin, int end, 
     TileRows rows{
         .runs = {}, .row_bytes = row_bytes, .value_bytes = value_bytes, .count = std::min(kKeyTile, num_keys - tile)};
     for (int run = 0; run < kKeyTile / kRun; ++run) rows.runs[run] = kv + (tile + run * kRun) * row_bytes;
-    PassTile(p.kv_dtype, rows, num_rows, group_size, first_position + begin + 1 - tile, window, head_dim, scratch);
+    PassTile(p.kv_dtype, rows,
+             {.num_rows = num_rows,
+              .group_size = group_size,
+              .visible = first_position + begin + 1 - tile,
+              .window = window,
+              .head_dim = head_dim,
+              .score_cap = p.score_cap},
+             scratch);
   }
 
   for (int row = 0; row < num_rows; ++row) {
@@ -286,7 +301,14 @@ void PrefixAttention(const PrefixAttentionParams& p) {
       rows.runs[run] =
           static_cast<const char*>(p.blocks[position / kBlockTokens]) + position % kBlockTokens * row_bytes;
     }
-    PassTile(p.kv_dtype, rows, num_rows, p.group_size, /*visible=*/kKeyTile, /*window=*/0, head_dim, scratch);
+    PassTile(p.kv_dtype, rows,
+             {.num_rows = num_rows,
+              .group_size = p.group_size,
+              .visible = kKeyTile,
+              .window = 0,
+              .head_dim = head_dim,
+              .score_cap = p.score_cap},
+             scratch);
   }
   for (int row = 0; row < num_rows; ++row) {
     float* state = state_of(row);

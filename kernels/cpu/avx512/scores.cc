@@ -6,6 +6,7 @@
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/row_keys.h"
 #include "kernels/cpu/row_scales.h"
+#include "kernels/cpu/score_cap.h"
 
 namespace winnow::avx512 {
 namespace {
@@ -123,10 +124,6 @@ void IndexRowKeys(const IndexKeysParams& p) {
   }
 }
 
-void ExpRunAlone(float* values, int n, float* max, float* sum) {
-  ExpRun(values, n, max, sum, /*later=*/nullptr, /*lines=*/0);
-}
-
 bool HasVnni() {
   static const bool has_vnni = __builtin_cpu_supports("avx512vnni");
   return has_vnni;
@@ -143,6 +140,7 @@ void KeyScoreInt4(const KeyScoreParams& params) {
 }
 
 void KeyScore(const KeyScoreParams& params) {
+  if (ScoreCapped(params, KeyScore)) return;
   if (params.in_rows) return ScoreRowKeys(params, IndexRowKeys, KeyScore);
   switch (params.dtype) {
     case Dtype::kF32:
@@ -161,7 +159,7 @@ void KeyScore(const KeyScoreParams& params) {
 }
 
 void KeySoftmax(const KeySoftmaxParams& params) {
-  if (params.score.in_rows) return RunKeySoftmax(params, KeyScore, ExpRunAlone);
+  if (params.score.in_rows || params.score.score_cap > 0) return RunKeySoftmax(params, KeyScore, ExpRunAlone);
   switch (params.score.dtype) {
     case Dtype::kF32:
       return SoftmaxTiles<F32Step>(params);

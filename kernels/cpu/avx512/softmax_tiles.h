@@ -47,6 +47,11 @@ inline void ExpRun(float* values, int n, float* max, float* sum, LaterGroups* la
   *sum = _mm512_reduce_add_ps(_mm512_add_ps(sums[0], sums[1]));
 }
 
+// Where nothing is prefetched.
+inline void ExpRunAlone(float* values, int n, float* max, float* sum) {
+  ExpRun(values, n, max, sum, /*later=*/nullptr, /*lines=*/0);
+}
+
 template <typename Step>
 void SoftmaxTiles(const KeySoftmaxParams& params) {
   const KeyScoreParams& all = params.score;

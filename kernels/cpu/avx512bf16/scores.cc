@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx512/softmax_tiles.h"
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
+#include "kernels/cpu/score_cap.h"
 
 namespace winnow::avx512bf16 {
 namespace {
@@ -42,11 +43,13 @@ struct DotStep : avx512::FloatSums {
 
 void KeyScore(const KeyScoreParams& params) {
   if (params.dtype != Dtype::kBf16) return avx512::KeyScore(params);
+  if (ScoreCapped(params, KeyScore)) return;
   avx512::ScoreTiles<DotStep>(params);
 }
 
 void KeySoftmax(const KeySoftmaxParams& params) {
   if (params.score.dtype != Dtype::kBf16) return avx512::KeySoftmax(params);
+  if (params.score.score_cap > 0) return RunKeySoftmax(params, KeyScore, avx512::ExpRunAlone);
   avx512::SoftmaxTiles<DotStep>(params);
 }
 

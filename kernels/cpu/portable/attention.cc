@@ -5,6 +5,7 @@
 #include "kernels/cpu/portable/portable.h"
 #include "kernels/cpu/row_scales.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cpu/score_cap.h"
 
 namespace winnow::portable {
 namespace {
@@ -62,14 +63,13 @@ struct PrefillState {
 };
 
 // Goes over the rows of one tile, whose values begin `value_bytes` into a row.
-void PassTile(const float* q, float scale, const char* const* rows, int num_rows, size_t value_bytes, Dtype dtype,
-              int head_dim, PrefillState* state) {
+void PassTile(const float* q, float scale, float score_cap, const char* const* rows, int num_rows, size_t value_bytes,
+              Dtype dtype, int head_dim, PrefillState* state) {
   float scores[kPrefillKeyTile];
+  for (int j = 0; j < num_rows; ++j) scores[j] = Score(q, scale, rows[j], dtype, head_dim);
+  if (score_cap > 0) CapScores(scores, num_rows, score_cap);
   float tile_max = state->max;
-  for (int j = 0; j < num_rows; ++j) {
-    scores[j] = Score(q, scale, rows[j], dtype, head_dim);
-    tile_max = std::max(tile_max, scores[j]);
-  }
+  for (int j = 0; j < num_rows; ++j) tile_max = std::max(tile_max, scores[j]);
   const float shrink = std::exp(state->max - tile_max);
   state->max = tile_max;
   state->sum *= shrink;
@@ -103,7 +103,7 @@ void PrefillQuery(const PrefillAttentionParams& p, const char* kv, int query, in
     const int count = std::min(tile + kPrefillKeyTile, num_keys) - begin;
     const char* rows[kPrefillKeyTile];
     for (int j = 0; j < count; ++j) rows[j] = kv + (begin + j) * row_bytes;
-    PassTile(p.q + index * p.head_dim, p.scale, rows, count, value_bytes, p.kv_dtype, p.head_dim, &state);
+    PassTile(p.q + index * p.head_dim, p.scale, p.score_cap, rows, count, value_bytes, p.kv_dtype, p.head_dim, &state);
   }
   if (p.sinks != nullptr) state.sum += std::exp(p.sinks[head] - state.max);
   for (int d = 0; d < p.head_dim; ++d) o[d] /= state.sum;
@@ -126,11 +126,10 @@ void DecodeAttentionTile(const DecodeTile& tile) {
   for (int h = 0; h < tile.group_size; ++h) {
     const float* q = tile.q + h * head_dim;
     float scores[kAttentionTile];
+    for (int j = 0; j < tile.num_rows; ++j) scores[j] = Score(q, tile.scale, tile.rows[j], tile.kv_dtype, head_dim);
+    if (tile.score_cap > 0) CapScores(scores, tile.num_rows, tile.score_cap);
     float max = -std::numeric_limits<float>::infinity();
-    for (int j = 0; j < tile.num_rows; ++j) {
-      scores[j] = Score(q, tile.scale, tile.rows[j], tile.kv_dtype, head_dim);
-      max = std::max(max, scores[j]);
-    }
+    for (int j = 0; j < tile.num_rows; ++j) max = std::max(max, scores[j]);
     float* o = tile.o + h * head_dim;
     std::fill(o, o + head_dim, 0.0f);
     float sum = 0;
@@ -163,8 +162,8 @@ void PrefixAttention(const PrefixAttentionParams& p) {
         state.max = -std::numeric_limits<float>::infinity();
         state.sum = 0;
       }
-      PassTile(p.q + query * p.q_stride + static_cast<int64_t>(head) * p.head_dim, p.scale, rows, kPrefillKeyTile,
-               value_bytes, p.kv_dtype, p.head_dim, &state);
+      PassTile(p.q + query * p.q_stride + static_cast<int64_t>(head) * p.head_dim, p.scale, p.score_cap, rows,
+               kPrefillKeyTile, value_bytes, p.kv_dtype, p.head_dim, &state);
       o[p.head_dim] = state.max;
       o[p.head_dim + 1] = state.sum;
     }

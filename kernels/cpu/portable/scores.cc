@@ -9,6 +9,7 @@
 #include "kernels/cpu/quantize.h"
 #include "kernels/cpu/row_keys.h"
 #include "kernels/cpu/scalar.h"
+#include "kernels/cpu/score_cap.h"
 
 namespace winnow::portable {
 
@@ -80,6 +81,7 @@ void ScoreFloats(const KeyScoreParams& params, const float* query, float* out) {
 }  // namespace
 
 void KeyScore(const KeyScoreParams& params) {
+  if (ScoreCapped(params, KeyScore)) return;
   if (params.in_rows) return ScoreRowKeys(params, IndexKeys, KeyScore);
   WINNOW_CHECK(params.head_dim % 2 == 0 && params.head_dim <= kMaxScoredHeadDim && params.dtype != Dtype::kF16);
   for (int i = 0; i < params.num_queries; ++i) {

@@ -130,7 +130,7 @@ TEST_P(Int8StoreTest, KeysAreScoredAsTheyAre) {
     EXPECT_EQ(index.dtype, Dtype::kI8);
     EXPECT_EQ(index.keys_in_rows, !GetParam()) << "beside a slower tier keys have a copy in the fast one";
     ScratchBuffer<float> buffer;
-    const Scores scores = ScoreKeys(*kernels_, index.Keys(333, kDim), query.data(), 1, 0.25f, buffer);
+    const Scores scores = ScoreKeys(*kernels_, index.Keys(333, kDim), query.data(), 1, {0.25f}, buffer);
     for (uint32_t p = 0; p < 333; ++p) {
       double exact = 0, sum = 0;
       for (int d = 0; d < kDim; ++d) {

@@ -138,6 +138,13 @@ json Gemma3() {
     "num_key_value_heads":1,"query_pre_attn_scalar":256,"rope_local_base_freq":10000,"sliding_window":512,
     "sliding_window_pattern":6,"tie_word_embeddings":true,"vocab_size":262144})");
 }
+json Gemma2() {
+  return Config("Gemma2ForCausalLM", "gemma2", R"({"attention_bias":false,"attn_logit_softcapping":50.0,
+    "final_logit_softcapping":30.0,"head_dim":256,"hidden_act":"gelu_pytorch_tanh","hidden_activation":"gelu_pytorch_tanh",
+    "hidden_size":2304,"intermediate_size":9216,"num_attention_heads":8,"num_hidden_layers":26,
+    "num_key_value_heads":4,"query_pre_attn_scalar":256,"sliding_window":4096,
+    "tie_word_embeddings":true,"cache_implementation":"hybrid","vocab_size":256000})");
+}
 json Olmo2() {
   return Config("Olmo2ForCausalLM", "olmo2", R"({"attention_bias":false,"hidden_size":4096,"intermediate_size":11008,
     "num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":32,"rope_theta":500000,
@@ -183,7 +190,7 @@ absl::StatusOr<ModelConfig> Parse(const json& config) {
 TEST(PublishedConfigsTest, AreReadAndNoFieldIsIgnored) {
   for (const json& config :
        {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), GptOss(), Glm4Moe(), DeepseekV2Lite(),
-        DeepseekV3(), DeepseekV32(), KimiK2(), Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
+        DeepseekV3(), DeepseekV32(), KimiK2(), Gemma2(), Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
     const absl::StatusOr<ModelConfig> parsed = Parse(config);
     ASSERT_THAT(parsed, IsOkStatus()) << config.at("model_type");
     EXPECT_THAT(parsed->warnings, testing::Each(testing::Not(HasSubstr("ignored")))) << config.at("model_type");
@@ -283,6 +290,18 @@ INSTANTIATE_TEST_SUITE_P(
                  [](const ModelConfig& c) { return c.rope_of(0).theta; },
                  1e4,
                  5e3},
+        Honoured{"Gemma2AttentionSoftcap",
+                 Gemma2(),
+                 {{"attn_logit_softcapping", nullptr}},
+                 [](const ModelConfig& c) { return double{c.attention_softcap}; },
+                 50,
+                 0},
+        Honoured{"Gemma2Windows",
+                 Gemma2(),
+                 {{"layer_types", json::array({"full_attention"})}, {"num_hidden_layers", 1}},
+                 Windows,
+                 13,
+                 0},
         Honoured{"GemmaSoftcap",
                  Gemma3(),
                  {{"final_logit_softcapping", 30.0}},
@@ -439,7 +458,10 @@ TEST(PublishedConfigsTest, WhatIsNotBuiltIsRefusedByName) {
       {Phi4Mini(), "interpolate_factor", 4},
       {Phi4Mini(), "full_attn_mod", 2},
       {Phi4Mini(), "architectures", {"PhiMoEForCausalLM"}},
-      {Gemma3(), "architectures", {"Gemma2ForCausalLM"}},
+      {Gemma3(), "architectures", {"GemmaForCausalLM"}},
+      {Gemma2(), "attn_logit_softcapping", 0.0, "attn_logit_softcapping must be above 0"},
+      {Gemma2(), "rope_local_base_freq", 5000},
+      {Llama33(), "attn_logit_softcapping", 50.0},
   };
   for (const Refused& refused : all) {
     EXPECT_THAT(Parse(With(refused.config, {{refused.field, refused.value}})),

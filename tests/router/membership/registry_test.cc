@@ -45,6 +45,7 @@ TEST_F(RegistryTest, EachFieldOfTheFingerprintIsCompared) {
       {"kv_shape.rope_inv_freq.size", [](v1::Fingerprint& f) { f.mutable_kv_shape()->add_rope_inv_freq(9); }, false},
       {"kv_shape.rope_attention_factor", [](v1::Fingerprint& f) { f.mutable_kv_shape()->set_rope_attention_factor(9); },
        false},
+      {"kv_shape.attention_softcap", [](v1::Fingerprint& f) { f.mutable_kv_shape()->set_attention_softcap(9); }, false},
       {"kv_shape.attention_scale", [](v1::Fingerprint& f) { f.mutable_kv_shape()->set_attention_scale(9); }, false},
       {"block_tokens", [](v1::Fingerprint& f) { f.set_block_tokens(64); }, true},
       {"row_layout", [](v1::Fingerprint& f) { f.set_row_layout(9); }, true},

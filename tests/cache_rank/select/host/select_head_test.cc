@@ -98,6 +98,35 @@ TEST_F(SelectHeadTest, MeasuresThePositionBeforeWithoutChangingTheSelection) {
   EXPECT_EQ(selected, alone);
 }
 
+// Where a model caps its scores, heads of a group whose softmaxes are sharp count for less, and so does what is missed.
+TEST_F(SelectHeadTest, ChoosesAndMeasuresByCappedScores) {
+  constexpr float kCap = 1.5f;
+  SelectionModel model = shape_.model;
+  model.attention_softcap = kCap;
+  const SelectionSpec spec = test::SmallSpec(Predictor::kExact);
+  const test::StoredKeys stored(shape_, 8, 500);
+  const uint32_t position = 450;
+  const Queries q = RandomQueries(4, 2, shape_.layout.head_dim);
+  std::vector<uint32_t> selected;
+  const float mass = SelectHead(kernels_, model,
+                                {.spec = &spec,
+                                 .position = position,
+                                 .budget_tokens = 48,
+                                 .index = stored.kv.index(0, 1),
+                                 .target = q.values.data(),
+                                 .measured = q.values.data(),
+                                 .measured_position = position},
+                                scratch_, {&selected, 1})
+                         .mass;
+  const uint32_t recent = RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
+  const Vector importance =
+      test::ImportanceReference(GroupAggregation::kSoftmaxSum, q.vectors, stored.Keys(1, position), 1, kCap);
+  EXPECT_EQ(test::CheckTopK(importance, selected, 4, recent, 48, kTolerance), "");
+  const std::vector<Vector> keys = stored.Keys(1, position + 1);
+  EXPECT_NEAR(mass, test::MassReference(q.vectors, keys, 1, 4, selected, recent, kCap), kTolerance);
+  EXPECT_GT(test::MassReference(q.vectors, keys, 1, 4, selected, recent), mass + 0.1) << "the cap must matter";
+}
+
 TEST_F(SelectHeadTest, MeasuresItselfOverItsOwnRowToo) {
   const SelectionSpec spec = test::SmallSpec(Predictor::kExact);
   const test::StoredKeys stored(shape_, 7, 400);

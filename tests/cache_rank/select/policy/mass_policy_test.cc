@@ -189,7 +189,7 @@ TEST(PageMass, FollowsAlgorithmOne) {
                       {.keys = {stored.kv.tiles(0, 0), 0, dim, Dtype::kF32},
                        .queries = values.data(),
                        .num_queries = 2,
-                       .scale = 1,
+                       .form = {.scale = 1},
                        .units = units,
                        .fixed = {kSinks, end, 32, position},
                        .bounds = {},

@@ -21,7 +21,7 @@ TEST(CapturedMass, IsTheSoftmaxShareOfTheAttendedSet) {
     }
     const KeyTable keys{stored.kv.tiles(0, 0), position + 1, dim, shape.layout.dtype};
     SoftmaxScratch scratch;
-    const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, queries.data(), 2, 1, scratch);
+    const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, queries.data(), 2, {1}, scratch);
     const std::vector<uint32_t> selected{5, 9, 17};
     const AttendedSet attended{
         .sink_tokens = 4, .selected = selected, .recent_start = position - 10, .position = position};
@@ -32,10 +32,10 @@ TEST(CapturedMass, IsTheSoftmaxShareOfTheAttendedSet) {
 
     // The same with the last row apart.
     ScratchBuffer<float> buffer;
-    const Scores scores = ScoreKeys(kernels, keys, queries.data(), 2, 1, buffer);
+    const Scores scores = ScoreKeys(kernels, keys, queries.data(), 2, {1}, buffer);
     const std::vector<float> own{scores.row(0)[position], scores.row(1)[position]};
     const KeyTable before{keys.tiles, position, dim, keys.dtype};
-    const Softmaxes without = SoftmaxKeys(kernels, before, queries.data(), 2, 1, scratch);
+    const Softmaxes without = SoftmaxKeys(kernels, before, queries.data(), 2, {1}, scratch);
     EXPECT_NEAR(CapturedMass(without, own.data(), attended), expected, 1e-5);
   }
 }

@@ -86,14 +86,14 @@ TEST(JointScoring, GivesTheBitsOfEachAloneAndReadsSharedBlocksOnce) {
       std::vector<Scores> scores(passes.size());
       std::vector<Softmaxes> softmaxes(passes.size());
       const KeyTable one{nullptr, 1, kHeadDim, dtype};
-      EXPECT_EQ(ScoreKeysJointly(kernels, passes, kScale, joint, buffer, scores), expected_keys * one.key_bytes());
-      EXPECT_EQ(SoftmaxKeysJointly(kernels, passes, kScale, joint, softmax_scratch, softmaxes),
+      EXPECT_EQ(ScoreKeysJointly(kernels, passes, {kScale}, joint, buffer, scores), expected_keys * one.key_bytes());
+      EXPECT_EQ(SoftmaxKeysJointly(kernels, passes, {kScale}, joint, softmax_scratch, softmaxes),
                 expected_keys * one.key_bytes());
       for (size_t i = 0; i < passes.size(); ++i) {
         const KeyPass& pass = passes[i];
-        const Scores alone = ScoreKeys(kernels, pass.keys, pass.queries, pass.num_queries, kScale, alone_buffer);
+        const Scores alone = ScoreKeys(kernels, pass.keys, pass.queries, pass.num_queries, {kScale}, alone_buffer);
         const Softmaxes softmax =
-            SoftmaxKeys(kernels, pass.keys, pass.queries, pass.num_queries, kScale, alone_scratch);
+            SoftmaxKeys(kernels, pass.keys, pass.queries, pass.num_queries, {kScale}, alone_scratch);
         const size_t runs = SoftmaxRuns(pass.keys.num_keys);
         for (int q = 0; q < pass.num_queries; ++q) {
           const auto same = [&](const float* a, const float* b, size_t n) {

@@ -106,14 +106,14 @@ class HelpedScores : public testing::TestWithParam<const char*> {
 
     SoftmaxScratch alone, together;
     ScratchBuffer<float> scores_alone, scores_together;
-    const Softmaxes expected = SoftmaxKeys(kernels, keys, queries.data(), kQueries, 0.2f, alone);
-    const Scores raw = ScoreKeys(kernels, keys, queries.data(), kQueries, 0.2f, scores_alone);
+    const Softmaxes expected = SoftmaxKeys(kernels, keys, queries.data(), kQueries, {0.2f}, alone);
+    const Scores raw = ScoreKeys(kernels, keys, queries.data(), kQueries, {0.2f}, scores_alone);
     ThreadTeam team(3);
     LoopHelp help(team.size());
     RunHelped(team, help, 1, [&](int, LoopHelp::Loop& loop) {
       while (!loop.has_help()) sched_yield();
-      const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, queries.data(), kQueries, 0.2f, together, &loop);
-      const Scores scores = ScoreKeys(kernels, keys, queries.data(), kQueries, 0.2f, scores_together, &loop);
+      const Softmaxes softmaxes = SoftmaxKeys(kernels, keys, queries.data(), kQueries, {0.2f}, together, &loop);
+      const Scores scores = ScoreKeys(kernels, keys, queries.data(), kQueries, {0.2f}, scores_together, &loop);
       const size_t runs = SoftmaxRuns(num_keys);
       EXPECT_TRUE(SameBits(softmaxes.lse, expected.lse, kQueries * sizeof(float)));
       EXPECT_TRUE(SameBits(softmaxes.run_scales, expected.run_scales, kQueries * runs * sizeof(float)));
