@@ -11,6 +11,7 @@
 #include "absl/strings/strip.h"
 #include "common/base/status.h"
 #include "common/model/json_fields.h"
+#include "common/model/text_part.h"
 
 namespace winnow {
 namespace {
@@ -90,7 +91,8 @@ absl::Status Checkpoint::LoadShards(const std::vector<std::string>& names) {
     WINNOW_RETURN_IF_ERROR(AddFile(name));
     const SafetensorsFile& file = files_.back();
     for (size_t i = 0; i < file.entries().size(); ++i) {
-      const auto [it, inserted] = tensors_.emplace(file.entries()[i].name, Location{files_.size() - 1, i});
+      const auto [it, inserted] =
+          tensors_.emplace(TextTensorName(file.entries()[i].name), Location{files_.size() - 1, i});
       if (!inserted) {
         return absl::InvalidArgumentError(absl::StrCat(file.path(), ": tensor ", QuotedName(it->first), " is also in ",
                                                        files_[it->second.file].path()));
@@ -132,7 +134,7 @@ absl::Status Checkpoint::LoadIndexed(const std::string& index_path) {
         return absl::NotFoundError(absl::StrCat(index_path, ": weight_map says that ", name, " holds tensor ",
                                                 QuotedName(tensor), ", but it does not"));
       }
-      tensors_.emplace(tensor, Location{files_.size() - 1, it->second});
+      tensors_.emplace(TextTensorName(tensor), Location{files_.size() - 1, it->second});
     }
   }
   return absl::OkStatus();

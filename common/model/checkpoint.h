@@ -13,6 +13,7 @@ namespace winnow {
 
 // A model directory in Hugging Face's layout: config.json and weights in `model.safetensors`, in the shards that
 // `model.safetensors.index.json` names, or in `model-*.safetensors` without an index (looked for in this order).
+// Tensors of the language model of a multimodal checkpoint have the names that they have where it is stored alone.
 // Immutable after Open; safe to read from several threads. Views stay valid as long as the Checkpoint.
 class Checkpoint {
  public:

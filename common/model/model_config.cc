@@ -11,6 +11,7 @@
 #include "common/model/quantized/mxfp4.h"
 #include "common/model/rope.h"
 #include "common/model/safetensors_header.h"
+#include "common/model/text_part.h"
 #include "common/model/unsupported_fields.h"
 #include "common/model/window_config.h"
 
@@ -62,16 +63,19 @@ bool IsKnownField(std::string_view name) {
   return kKnown.contains(name);
 }
 
+std::string Supported() {
+  return absl::StrCat(SupportedArchitectures(), ", and ", SupportedMultimodal());
+}
+
 absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
   WINNOW_ASSIGN_OR_RETURN(const json* architectures, config.Array("architectures"));
   WINNOW_ASSIGN_OR_RETURN(const std::optional<std::string> model_type, config.String("model_type"));
   if (architectures == nullptr || architectures->empty()) {
     if (!model_type.has_value())
-      return config.Error("architectures", absl::StrCat("is missing; supported are ", SupportedArchitectures()));
+      return config.Error("architectures", absl::StrCat("is missing; supported are ", Supported()));
     const FamilyTraits* family = FamilyOfModelType(*model_type);
     if (family == nullptr)
-      return config.Error("model_type",
-                          absl::StrCat("is ", QuotedName(*model_type), "; supported are ", SupportedArchitectures()));
+      return config.Error("model_type", absl::StrCat("is ", QuotedName(*model_type), "; supported are ", Supported()));
     return family;
   }
   const json& first = architectures->front();
@@ -79,8 +83,7 @@ absl::StatusOr<const FamilyTraits*> FindFamily(const JsonFields& config) {
   const auto& name = first.get_ref<const std::string&>();
   const FamilyTraits* family = FamilyOfArchitecture(name);
   if (family == nullptr)
-    return config.Error("architectures",
-                        absl::StrCat("is ", QuotedName(name), "; supported are ", SupportedArchitectures()));
+    return config.Error("architectures", absl::StrCat("is ", QuotedName(name), "; supported are ", Supported()));
   // Kimi K2 has DeepSeek V3's layers under a name of its own.
   const bool kimi = family->family == ModelFamily::kDeepseekV3 && model_type == "kimi_k2";
   if (model_type.has_value() && *model_type != family->model_type && !kimi) {
@@ -341,10 +344,16 @@ double ModelConfig::active_mlp_weights() const {
 absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::string_view generation_config_json,
                                              std::string_view directory) {
   const std::string path = absl::StrCat(AbslSv(directory), "/config.json");
-  WINNOW_ASSIGN_OR_RETURN(const json root, ParseJsonObject(config_json, path));
-  const JsonFields config(root, path);
-  WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
+  WINNOW_ASSIGN_OR_RETURN(json root, ParseJsonObject(config_json, path));
   ModelConfig out;
+  const MultimodalTraits* multimodal = MultimodalTraitsOf(JsonFields(root, path));
+  if (multimodal != nullptr) {
+    WINNOW_ASSIGN_OR_RETURN(root, TextPart(JsonFields(root, path), *multimodal));
+    out.warnings.push_back(
+        absl::StrCat("config.json: of ", multimodal->architecture, " the language model alone is served"));
+  }
+  const JsonFields config(root, path, multimodal == nullptr ? "" : "text_config.");
+  WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
   out.family = family->family;
   WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config, *family));
   WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));

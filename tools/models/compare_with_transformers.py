@@ -125,7 +125,7 @@ def compare(task):
         try:
             apart, misses, answers = [], [], []
             for tokens in PROMPT_TOKENS:
-                prompt = [rng.randrange(model.config.vocab_size) for _ in range(tokens)]
+                prompt = [rng.randrange(model.config.get_text_config().vocab_size) for _ in range(tokens)]
                 ids, logprobs = ask(address, prompt)
                 expected, missed = expect(model, prompt, ids)
                 apart += (expected - torch.tensor(logprobs)).abs().tolist()

@@ -125,6 +125,14 @@ def gemma3_text(rng):
     return config
 
 
+def gemma3(rng):
+    """Of which the language model alone is compared."""
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "image_size": 16,
+              "patch_size": 8}
+    return {"text_config": gemma3_text(rng), "vision_config": vision, "mm_tokens_per_image": 1, "bos_token_id": None,
+            "eos_token_id": None, "pad_token_id": None, "tie_word_embeddings": True, "initializer_range": 0.2}
+
+
 def gpt_oss(rng):
     config = windows(common(rng), rng, every=2) | experts(rng, "num_local_experts") | {
         "head_dim": rng.choice([16, 32, 64]), "attention_bias": True}
@@ -198,5 +206,5 @@ def glm_moe_dsa(rng):
 
 
 FAMILIES = {family.__name__: family for family in (
-    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, phi3, olmo2, olmo3, gemma2, gemma3_text, gpt_oss, glm4_moe, deepseek_v2,
-    deepseek_v3, deepseek_v32, glm_moe_dsa)}
+    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, phi3, olmo2, olmo3, gemma2, gemma3_text, gemma3, gpt_oss, glm4_moe,
+    deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}

@@ -1,0 +1,33 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "common/base/json.h"
+#include "common/model/json_fields.h"
+
+// Multimodal checkpoints whose language model is of a family that is served. Their config.json has it as `text_config`,
+// and its tensors have names of their own; what sees or hears is left out.
+
+namespace winnow {
+
+// The architecture of such a checkpoint, and that of its language model.
+struct MultimodalTraits {
+  const char* architecture;
+  const char* text_architecture;
+};
+// Null where `config` is not of one.
+const MultimodalTraits* MultimodalTraitsOf(const JsonFields& config);
+
+// What config.json would say if the language model were stored alone: its fields, the defaults of transformers' class
+// for those that published checkpoints leave out, and tokens and quantisation, which stand beside it.
+absl::StatusOr<nlohmann::json> TextPart(const JsonFields& config, const MultimodalTraits& traits);
+
+// The name that a tensor of the language model has where that is stored alone; any other name as it is.
+std::string TextTensorName(std::string_view name);
+
+// For messages: "the language models of A and B".
+std::string SupportedMultimodal();
+
+}  // namespace winnow
