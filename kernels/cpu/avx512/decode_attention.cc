@@ -100,11 +100,11 @@ class TileRunner {
 
  private:
   const char* Row(int j) const { return tile_.rows[j]; }
-  // A key or a value.
+  // A key or a value, into the second-level cache, which has more requests under way than the first.
   void Prefetch(const char* part) const {
-    for (size_t byte = 0; byte < key_bytes_; byte += 64) _mm_prefetch(part + byte, _MM_HINT_T0);
+    for (size_t byte = 0; byte < key_bytes_; byte += 64) _mm_prefetch(part + byte, _MM_HINT_T1);
     // Rows of int8 do not begin with a cache line, and end with their scales.
-    if constexpr (kDtype == Dtype::kI8) _mm_prefetch(part + key_bytes_ + 2 * sizeof(float) - 1, _MM_HINT_T0);
+    if constexpr (kDtype == Dtype::kI8) _mm_prefetch(part + key_bytes_ + 2 * sizeof(float) - 1, _MM_HINT_T1);
   }
   // Of a sub-tile; beyond its keys the last one's.
   void LoadScales(int first, int count) {
