@@ -17,7 +17,8 @@ namespace {
 inline constexpr int kTileRows = 6;
 
 // acc[r][0 .. 16 * kVectors) = (resume ? acc : 0) + sum_k x[r][k] * w[k][..], k ascending. bf16: w is
-// [num_k/2][stride][2]; f32: [num_k][stride]; w_stride in outputs.
+// [num_k/2][stride][2]; f32: [num_k][stride]; w_stride in outputs. One row takes weights as fast as memory delivers
+// them, and asks for them into the second-level cache, which has more requests under way than the first.
 template <int kRows, int kVectors, Dtype kDtype>
 inline __attribute__((always_inline)) void PanelTile(const float* x, int64_t x_stride, const void* w, int64_t w_stride,
                                                      int num_k, float* acc, int64_t acc_stride, bool resume) {
@@ -30,7 +31,7 @@ inline __attribute__((always_inline)) void PanelTile(const float* x, int64_t x_s
   if constexpr (kDtype == Dtype::kF32) {
     const float* row = static_cast<const float*>(w);
     for (int k = 0; k < num_k; ++k, row += w_stride) {
-      if constexpr (kRows == 1) _mm_prefetch(reinterpret_cast<const char*>(row) + 2048, _MM_HINT_T0);
+      if constexpr (kRows == 1) _mm_prefetch(reinterpret_cast<const char*>(row) + 2048, _MM_HINT_T1);
       __m512 weight[kVectors];
       for (int v = 0; v < kVectors; ++v) weight[v] = _mm512_loadu_ps(row + 16 * v);
       for (int r = 0; r < kRows; ++r) {
@@ -43,7 +44,7 @@ inline __attribute__((always_inline)) void PanelTile(const float* x, int64_t x_s
     for (int k = 0; k < num_k; k += 2, row += w_stride) {
       __m512 weight[kVectors];
       for (int v = 0; v < kVectors; ++v) {
-        _mm_prefetch(reinterpret_cast<const char*>(row + 16 * v) + 2048, _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(row + 16 * v) + 2048, kRows == 1 ? _MM_HINT_T1 : _MM_HINT_T0);
         weight[v] = EvenOf(_mm512_loadu_si512(row + 16 * v));
       }
       for (int r = 0; r < kRows; ++r) {
