@@ -1,5 +1,6 @@
 #include "kernels/cpu/thread_team.h"
 
+#include <pthread.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -21,10 +22,18 @@ inline void CpuRelax() {
 constexpr int kSpins = 100;
 constexpr int kYieldsPerThread = 50;
 
+// Of larger teams one worker that comes late is a small part, and the kernel is busier moving all others.
+constexpr int kMostKeptOff = 4;
+
 }  // namespace
 
 ThreadTeam::ThreadTeam(int num_threads) {
   WINNOW_CHECK(num_threads >= 1 && num_threads < static_cast<int>(kInside));
+  CPU_ZERO(&cores_);
+  const bool keeps_off = num_threads > 1 && num_threads <= kMostKeptOff;
+  if (keeps_off && (sched_getaffinity(0, sizeof cores_, &cores_) != 0 || CPU_COUNT(&cores_) != num_threads)) {
+    CPU_ZERO(&cores_);
+  }
   threads_.reserve(num_threads - 1);
   for (int worker = 1; worker < num_threads; ++worker)
     threads_.emplace_back([=, this] { WorkerMain(worker, kYieldsPerThread * num_threads); });
@@ -35,6 +44,16 @@ ThreadTeam::~ThreadTeam() {
   control_.fetch_add(kInside + kOpen + 1);  // the next loop number
   control_.notify_all();
   for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadTeam::KeepOffCallersCore() {
+  const int core = sched_getcpu();
+  if (core == caller_core_ || core < 0 || !CPU_ISSET(core, &cores_)) return;
+  caller_core_ = core;
+  cpu_set_t others = cores_;
+  CPU_CLR(core, &others);
+  // A worker that may not be moved stays where it is, which costs time only.
+  for (std::thread& thread : threads_) pthread_setaffinity_np(thread.native_handle(), sizeof others, &others);
 }
 
 void ThreadTeam::RunGrains(int worker) {
@@ -55,6 +74,7 @@ void ThreadTeam::ParallelFor(int count, Body body, void* context, int grain) {
     for (int i = 0; i < count; ++i) body(context, i, 0);
     return;
   }
+  KeepOffCallersCore();
   body_ = body;
   context_ = context;
   count_ = count;

@@ -1,4 +1,6 @@
 #pragma once
+#include <sched.h>
+
 #include <atomic>
 #include <cstdint>
 #include <thread>
@@ -10,7 +12,8 @@ namespace winnow {
 //
 // Indices are claimed one grain at a time, in ascending order, and a worker takes part in a loop only if it arrives
 // while the loop is open. So the caller never waits for a thread that the operating system has not scheduled, only for
-// one that is in the middle of a grain. Idle workers spin for some microseconds, then yield, then sleep.
+// one that is in the middle of a grain. Idle workers spin for some microseconds, then yield, then sleep. Those of a
+// small team that has a thread for each core are kept off the core of the caller (KeepOffCallersCore).
 //
 // ParallelFor is called by one thread at a time and does not nest. Nothing here allocates after construction.
 class ThreadTeam {
@@ -41,6 +44,10 @@ class ThreadTeam {
   void WorkerMain(int worker, int max_yields);
   // Claims and runs grains until none is left.
   void RunGrains(int worker);
+  // Two processes that take turns, each with as many threads as there are cores, look busy to the kernel on all cores
+  // while one of them waits, yielding. It then wakes a worker on the core of who wakes it, where the worker waits for
+  // the loop to end that it was woken for.
+  void KeepOffCallersCore();
 
   // control_: loop number (16 bits), open bit, workers inside (15 bits). Job fields are written only while the loop is
   // closed and nobody is inside, and read only inside.
@@ -58,6 +65,9 @@ class ThreadTeam {
   alignas(64) std::atomic<int64_t> next_{0};
 
   alignas(64) std::vector<std::thread> threads_;
+  // The cores that the team was made on; none where workers run wherever the kernel lets them.
+  cpu_set_t cores_;
+  int caller_core_ = -1;  // that workers are kept off
 };
 
 }  // namespace winnow

@@ -1,7 +1,9 @@
 #include "kernels/cpu/thread_team.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <numeric>
 #include <thread>
@@ -63,6 +65,31 @@ TEST(ThreadTeam, WorkersRunAtTheSameTime) {
     });
     EXPECT_EQ(arrived, 2);
   }
+}
+
+TEST(ThreadTeam, SmallTeamsLeaveTheCallersCoreToIt) {
+  cpu_set_t cores;
+  ASSERT_EQ(sched_getaffinity(0, sizeof cores, &cores), 0);
+  const int num_cores = CPU_COUNT(&cores);
+  if (num_cores < 2 || num_cores > 4) GTEST_SKIP() << "the team would be too large, or one thread: " << num_cores;
+  ThreadTeam team(num_cores);
+  std::thread caller([&] {
+    for (int turn = 0; turn < 2 * CPU_SETSIZE; ++turn) {
+      const int core = turn % CPU_SETSIZE;
+      if (!CPU_ISSET(core, &cores)) continue;
+      cpu_set_t only;
+      CPU_ZERO(&only);
+      CPU_SET(core, &only);
+      ASSERT_EQ(sched_setaffinity(0, sizeof only, &only), 0);
+      std::atomic<int> worker_core{-1};
+      team.ParallelFor(2, [&](int, int worker) {
+        if (worker != 0) worker_core = sched_getcpu();
+        while (worker_core < 0) std::this_thread::yield();
+      });
+      EXPECT_NE(worker_core, core);
+    }
+  });
+  caller.join();
 }
 
 }  // namespace
