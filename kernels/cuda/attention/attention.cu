@@ -40,16 +40,16 @@ bool HasLargeClusters() {
   return DeviceAttribute(cudaDevAttrComputeCapabilityMajor) >= 9;
 }
 
-// Few short lists: a cluster each, which merges without a way through memory. Else as few units as fill the device,
-// since each costs a start and a partial result.
+// Few lists: a cluster each, which merges without a way through memory; the longer they are, the less that is. Else as
+// few units as fill the device, since each costs a start and a partial result.
 Plan MakePlan(const DecodeAttentionParams& params) {
-  constexpr uint32_t kFewLists = 16, kShortList = 4096;
+  constexpr uint32_t kShortList = 4096, kLongList = 40960;
   // A block to most multiprocessors brings whole lists faster than two to each bring quarters.
   constexpr uint32_t kEnoughUnits = 120;
   constexpr int kClustered = 3;
   const uint32_t num_lists = NumLists(params);
-  const bool cluster = params.unit_level < 0 ? num_lists <= kFewLists && params.max_count <= kShortList
-                                             : params.unit_level == kClustered;
+  const uint32_t few_lists = params.max_count <= kShortList ? 16 : params.max_count <= kLongList ? 8 : 0;
+  const bool cluster = params.unit_level < 0 ? num_lists <= few_lists : params.unit_level == kClustered;
   const bool fits = params.head_dim >= 64 && params.head_dim <= 128;
   if (cluster && MaxUnits(params, kSplit) > 1 && fits && HasLargeClusters()) return {kSplit, kClusterUnits, true};
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
