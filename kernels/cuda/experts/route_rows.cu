@@ -15,6 +15,14 @@ namespace winnow::device {
 namespace {
 
 constexpr int kChooseWarps = 32, kChooseThreads = 32 * kChooseWarps;
+constexpr int kOneBlockRows = 64;  // which one block sorts
+
+// The choice of some rows: pairs_per_row() experts of each, and their shares. In shared memory where one block does
+// all, else where RoutedRows has it.
+struct Choice {
+  uint32_t* experts;
+  float* shares;
+};
 
 // Larger for larger numbers; all bits of a NaN's are 0.
 __device__ uint32_t KeyOf(float x) {
@@ -70,9 +78,9 @@ __device__ uint32_t InBestGroups(const ExpertMatrices& of, const uint32_t (&keys
   return in_best;
 }
 
-// By one warp, each lane of which looks at kLaneExperts experts.
+// By one warp, each lane of which looks at kLaneExperts experts; `to` is the row's.
 template <int kLaneExperts>
-__device__ void ChooseExperts(const RouteRowsParams& p, int row) {
+__device__ void ChooseExperts(const RouteRowsParams& p, int row, const Choice& to) {
   const ExpertMatrices& of = p.experts;
   const uint32_t lane = threadIdx.x % 32, count = of.experts_per_token;
   const float* const logits = p.routed.logits + static_cast<int64_t>(row) * of.num_logits();
@@ -116,28 +124,27 @@ __device__ void ChooseExperts(const RouteRowsParams& p, int row) {
   uint32_t place = 0;  // among the chosen, by expert
   for (uint32_t i = 0; i < count; ++i) place += __shfl_sync(~0u, chosen, i) < chosen;
   const float sum = of.normalizes ? WarpSum(probability) : 1;
-  const int64_t first = static_cast<int64_t>(row) * of.pairs_per_row();
   if (lane < count) {
-    p.routed.experts[first + place] = chosen;
-    p.routed.shares[first + place] = of.scale * (probability / sum);
+    to.experts[place] = chosen;
+    to.shares[place] = of.scale * (probability / sum);
   }
   if (lane < of.num_shared) {
     const float share = of.shared_gate ? 1 / (1 + expf(-__ldcg(logits + of.num_experts))) : 1;
-    p.routed.experts[first + count + lane] = of.num_experts + lane;
-    p.routed.shares[first + count + lane] = share;
+    to.experts[count + lane] = of.num_experts + lane;
+    to.shares[count + lane] = share;
   }
 }
 
-// The place of a pair.
-__device__ void Place(const RoutedRows& to, uint32_t i, uint32_t per_row, uint32_t* next) {
-  const uint32_t expert = __ldcg(to.experts + i);
+// The place of pair i, which goes to that expert.
+__device__ void Place(const RoutedRows& to, uint32_t i, uint32_t per_row, uint32_t expert, float share,
+                      uint32_t* next) {
   if (expert == kNoPair) {
     to.places[i] = kNoPair;
     return;
   }
   const uint32_t pair = atomicAdd(&next[expert], 1u);
   to.rows[pair] = i / per_row;
-  to.weights[pair] = __ldcg(to.shares + i);
+  to.weights[pair] = share;
   to.places[i] = pair;
 }
 
@@ -169,7 +176,7 @@ __device__ void ShareOutPairs(const RoutedRows& to, int num_all, const uint32_t*
     to.first[num_all] = all[0];
     *to.num_active = all[1];
     *to.num_tiles = all[2];
-    *to.touched += all[1];
+    atomicAdd(reinterpret_cast<unsigned long long*>(to.touched), all[1]);  // nothing waits for it
   }
   for (int e = begin; e < end; ++e) {
     to.first[e] = next[e] = before[0];
@@ -186,36 +193,50 @@ __device__ void ShareOutPairs(const RoutedRows& to, int num_all, const uint32_t*
 template <int kLaneExperts>
 __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const RouteRowsParams p) {
   __shared__ uint32_t counts[kMaxExperts], next[kMaxExperts];
+  extern __shared__ uint32_t experts[];  // of all pairs, where one block has them all; behind them their shares
   __shared__ bool is_last;
-  WaitForInputs();
-  LetDependentsStart();
   const int num_all = p.experts.num_all(), warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int per_row = p.experts.pairs_per_row();
+  const int num_threads = blockDim.x, per_row = p.experts.pairs_per_row();
   const RoutedRows& to = p.routed;
-  for (int i = threadIdx.x; i < num_all; i += kChooseThreads) counts[i] = 0;
+  for (int i = threadIdx.x; i < num_all; i += num_threads) counts[i] = 0;
   const int rows = (p.num_rows + gridDim.x - 1) / gridDim.x, first_row = blockIdx.x * rows;
   const int end_row = min(first_row + rows, p.num_rows);
-  for (int row = first_row + warp; row < end_row; row += kChooseWarps) {
-    if (p.positions != nullptr && p.positions[row] == kNoPosition) {
-      for (int i = lane; i < per_row; i += 32) to.experts[static_cast<int64_t>(row) * per_row + i] = kNoPair;
+  // Positions have been there since before the logits, whose blocks let this one start behind their own waiting.
+  const auto is_empty = [&](int row) {
+    return p.positions != nullptr && row < end_row && __ldcg(p.positions + row) == kNoPosition;
+  };
+  bool empty = is_empty(first_row + warp);
+  WaitForInputs();
+  LetDependentsStart();
+  const bool is_alone = gridDim.x == 1;
+  float* const shares = reinterpret_cast<float*>(experts + p.num_rows * per_row);
+  const Choice choice = is_alone ? Choice{experts, shares} : Choice{to.experts, to.shares};
+  for (int row = first_row + warp; row < end_row; row += num_threads / 32, empty = is_empty(row)) {
+    const Choice of_row = {choice.experts + row * per_row, choice.shares + row * per_row};
+    if (empty) {
+      for (int i = lane; i < per_row; i += 32) of_row.experts[i] = kNoPair;
     } else {
-      ChooseExperts<kLaneExperts>(p, row);
+      ChooseExperts<kLaneExperts>(p, row, of_row);
     }
   }
   __syncthreads();
   const uint32_t first_pair = first_row * per_row, end_pair = max(end_row, first_row) * per_row;
-  for (uint32_t i = first_pair + threadIdx.x; i < end_pair; i += kChooseThreads) {
-    const uint32_t expert = __ldcg(to.experts + i);
+  for (uint32_t i = first_pair + threadIdx.x; i < end_pair; i += num_threads) {
+    const uint32_t expert = choice.experts[i];
     if (expert != kNoPair) atomicAdd(&counts[expert], 1u);
   }
   __syncthreads();
-  if (gridDim.x == 1) {
+  if (is_alone) {
     if (warp == 0) ShareOutPairs(to, num_all, counts, next);
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < end_pair; i += kChooseThreads) Place(to, i, per_row, next);
+    for (uint32_t i = threadIdx.x; i < end_pair; i += num_threads) {
+      to.experts[i] = experts[i];
+      to.shares[i] = shares[i];
+      Place(to, i, per_row, experts[i], shares[i], next);
+    }
     return;
   }
-  for (int i = threadIdx.x; i < num_all; i += kChooseThreads) {
+  for (int i = threadIdx.x; i < num_all; i += num_threads) {
     if (counts[i] > 0) atomicAdd(&to.counts[i], counts[i]);
   }
   __threadfence();
@@ -225,7 +246,7 @@ __global__ void __launch_bounds__(kChooseThreads) ChooseKernel(const RouteRowsPa
   __syncthreads();
   if (!is_last) return;
   __threadfence();
-  for (int i = threadIdx.x; i < num_all; i += kChooseThreads) {
+  for (int i = threadIdx.x; i < num_all; i += num_threads) {
     counts[i] = __ldcg(to.counts + i);
     to.counts[i] = 0;
   }
@@ -238,14 +259,18 @@ __global__ void __launch_bounds__(kPlaceThreads) PlaceKernel(const RouteRowsPara
   WaitForInputs();
   LetDependentsStart();
   const uint32_t i = blockIdx.x * kPlaceThreads + threadIdx.x, per_row = p.experts.pairs_per_row();
-  if (i < p.num_rows * per_row) Place(p.routed, i, per_row, p.routed.next);
+  if (i >= p.num_rows * per_row) return;
+  Place(p.routed, i, per_row, p.routed.experts[i], p.routed.shares[i], p.routed.next);
 }
-
-constexpr int kOneBlockRows = 64;  // which one block sorts
 
 void LaunchChoice(Stream stream, const RouteRowsParams& params) {
   const unsigned blocks = params.num_rows <= kOneBlockRows ? 1 : DivideUp(params.num_rows, kChooseWarps);
-  const LaunchShape shape = {.grid = dim3(blocks), .threads = kChooseThreads};
+  const int warps = std::clamp(params.num_rows, 4, kChooseWarps);  // a small block starts sooner
+  // No more shared memory than needed: a multiprocessor that has to give it more first waits until it is empty.
+  const size_t pairs = static_cast<size_t>(params.num_rows) * params.experts.pairs_per_row();
+  const LaunchShape shape = {.grid = dim3(blocks),
+                             .threads = static_cast<unsigned>(32 * warps),
+                             .shared_bytes = blocks == 1 ? pairs * (sizeof(uint32_t) + sizeof(float)) : 0};
   auto* const kernel = params.experts.num_experts <= 128   ? ChooseKernel<4>
                        : params.experts.num_experts <= 256 ? ChooseKernel<8>
                                                            : ChooseKernel<kMaxExperts / 32>;

@@ -14,37 +14,77 @@ __device__ float RouterBias(const RouteRowsParams& p, int logit) {
   return p.experts.router_bias == nullptr ? 0.0f : p.experts.router_bias[logit];
 }
 
-// Logits of one router row for kRows rows of x. A row's sum has the same order for every kRows.
+// Some of a router row: kLogitBatch times four of its weights, 128 apart for a lane.
+constexpr int kLogitBatch = 8;
+__device__ void LoadRouter(const float* weight, int first, int hidden, float4 (&to)[kLogitBatch]) {
+#pragma unroll
+  for (int i = 0; i < kLogitBatch; ++i) {
+    const int k = first + i * 128;
+    to[i] = k < hidden ? *reinterpret_cast<const float4*>(weight + k) : make_float4(0, 0, 0, 0);
+  }
+}
+
+// Logits of one router row for kRows rows of x. A row's sum has the same order for every kRows. The router is constant:
+// while the kernel before still runs, what a lane can hold comes to its registers, and the rest to the L2.
 template <int kRows>
 __global__ void __launch_bounds__(32 * kLogitWarps) RouterLogitsKernel(const RouteRowsParams p) {
+  constexpr int kHeld = kRows == 1 ? 2 : 1, kReach = kLogitBatch * 128;
+  constexpr int kTogether = kRows == 1 ? kLogitBatch : kRows == 4 ? 4 : 2;  // loads of x under way for each row
   const int lane = threadIdx.x % 32, hidden = p.experts.hidden_size, num_logits = p.experts.num_logits();
   const int logit = blockIdx.x * kLogitWarps + threadIdx.x / 32, first_row = blockIdx.y * kRows;
   const float* const weight = p.experts.router + static_cast<int64_t>(min(logit, num_logits - 1)) * hidden;
-  // The router is constant: it comes to the L2 while the kernel before still runs.
-  for (int k = lane * 32; k < hidden; k += 32 * 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + k));
+  const float bias = RouterBias(p, min(logit, num_logits - 1));
+  float4 held[kHeld][kLogitBatch];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) LoadRouter(weight, i * kReach + lane * 4, hidden, held[i]);
+  for (int k = kHeld * kReach + lane * 32; k < hidden; k += 32 * 32) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(weight + k));
+  }
   WaitForInputs();
   LetDependentsStart();
   if (logit >= num_logits) return;
-  const auto* const x = static_cast<const __nv_bfloat16*>(p.x);
-  float sums[kRows] = {};
-#pragma unroll(kRows == 1 ? 8 : 4)
-  for (int k = lane * 4; k < hidden; k += 128) {
-    const float4 w = *reinterpret_cast<const float4*>(weight + k);
+  const __nv_bfloat16* x[kRows];
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const int row = min(first_row + r, p.num_rows - 1);
-      const uint2 pairs = *reinterpret_cast<const uint2*>(x + static_cast<int64_t>(row) * hidden + k);
-      sums[r] = fmaf(w.x, LowBf16(pairs.x), sums[r]);
-      sums[r] = fmaf(w.y, HighBf16(pairs.x), sums[r]);
-      sums[r] = fmaf(w.z, LowBf16(pairs.y), sums[r]);
-      sums[r] = fmaf(w.w, HighBf16(pairs.y), sums[r]);
+  for (int r = 0; r < kRows; ++r) {
+    x[r] = static_cast<const __nv_bfloat16*>(p.x) + static_cast<int64_t>(min(first_row + r, p.num_rows - 1)) * hidden;
+  }
+  float sums[kRows] = {};
+  const auto add = [&](const float4(&w)[kLogitBatch], int first) {
+#pragma unroll
+    for (int together = 0; together < kLogitBatch; together += kTogether) {
+      uint2 pairs[kTogether][kRows];
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const int k = first + (together + i) * 128;
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          pairs[i][r] = k < hidden ? *reinterpret_cast<const uint2*>(x[r] + k) : make_uint2(0, 0);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        const float4& of = w[together + i];
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+          sums[r] = fmaf(of.x, LowBf16(pairs[i][r].x), sums[r]);
+          sums[r] = fmaf(of.y, HighBf16(pairs[i][r].x), sums[r]);
+          sums[r] = fmaf(of.z, LowBf16(pairs[i][r].y), sums[r]);
+          sums[r] = fmaf(of.w, HighBf16(pairs[i][r].y), sums[r]);
+        }
+      }
     }
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) add(held[i], i * kReach + lane * 4);
+  for (int first = kHeld * kReach + lane * 4; first - lane * 4 < hidden; first += kReach) {
+    LoadRouter(weight, first, hidden, held[0]);
+    add(held[0], first);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const float sum = WarpSum(sums[r]);
     if (lane == 0 && first_row + r < p.num_rows) {
-      p.routed.logits[static_cast<int64_t>(first_row + r) * num_logits + logit] = sum + RouterBias(p, logit);
+      p.routed.logits[static_cast<int64_t>(first_row + r) * num_logits + logit] = sum + bias;
     }
   }
 }
