@@ -25,10 +25,16 @@ void LaunchOf(Stream stream, ExpertRows rows, const ExpertMatrices& of, const Ro
   const LaunchShape shape = {.grid = dim3(DivideUp(product.out_features, kGated ? kStripOutputs / 2 : kStripOutputs),
                                           static_cast<unsigned>(std::min<int64_t>(pairs, of.num_all()))),
                              .threads = kStripThreads};
+  // Three blocks on a multiprocessor, each of which holds more, or four: so that blocks which all find a place at once
+  // are shared out evenly. Where some wait for places, codes want more warps.
+  const unsigned num_blocks = shape.grid.x * shape.grid.y;
+  const unsigned multiprocessors = DeviceAttribute(cudaDevAttrMultiProcessorCount);
+  const bool wants_four = num_blocks > 3 * multiprocessors && (kCodes || num_blocks <= 4 * multiprocessors);
   // An expert has at most as many pairs as there are rows.
-  auto* const kernel = num_rows <= 8    ? ExpertStripKernel<1, kGated, kCodes>
-                       : num_rows <= 16 ? ExpertStripKernel<2, kGated, kCodes>
-                                        : ExpertStripKernel<4, kGated, kCodes>;
+  auto* const kernel = num_rows > 16  ? ExpertStripKernel<4, kGated, kCodes, 3>
+                       : num_rows > 8 ? ExpertStripKernel<2, kGated, kCodes, 3>
+                       : wants_four   ? ExpertStripKernel<1, kGated, kCodes, 4>
+                                      : ExpertStripKernel<1, kGated, kCodes, 3>;
   LaunchDependent(kernel, shape, stream, product, routed);
 }
 
@@ -74,25 +80,33 @@ void Down(Stream stream, ExpertRows rows, const ExpertDownParams& params) {
 
 constexpr int kAddThreads = 128;
 
-// A thread to four columns of a row.
+// A thread to four columns of a row. Places and residual are there before the product of down began, whose blocks let
+// this one's start behind their own waiting.
 __global__ void __launch_bounds__(kAddThreads) AddExpertsKernel(const AddExpertsParams p) {
   LetDependentsStart();
-  WaitForInputs();
   const int64_t row = blockIdx.x;
   const int hidden = p.experts.hidden_size, per_row = p.experts.pairs_per_row();
   const int column = (blockIdx.y * kAddThreads + threadIdx.x) * 4;
-  if (column >= hidden) return;
-  float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-  for (int i = 0; i < per_row; ++i) {
-    const uint32_t place = p.routed.places[row * per_row + i];
-    if (place == kNoPair) return;
-    const int64_t pair = place;
-    const float4 v = *reinterpret_cast<const float4*>(p.pairs + pair * hidden + column);
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  const bool exists = column < hidden;
+  constexpr int kHeld = 8;
+  uint32_t held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) held[i] = i < per_row ? __ldcg(p.routed.places + row * per_row + i) : 0;
   float4* const to = reinterpret_cast<float4*>(p.residual + row * hidden + column);
-  const float4 old = *to;
+  const float4 old = exists ? __ldcg(to) : make_float4(0, 0, 0, 0);
+  WaitForInputs();
+  if (!exists || held[0] == kNoPair) return;
+  float4 sum = make_float4(0, 0, 0, 0);
+  const auto add = [&](uint32_t place) {
+    const float4 v = *reinterpret_cast<const float4*>(p.pairs + int64_t{place} * hidden + column);
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    if (i < per_row) add(held[i]);
+  }
+#pragma unroll 4
+  for (int i = kHeld; i < per_row; ++i) add(p.routed.places[row * per_row + i]);
   *to = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
 }
 
