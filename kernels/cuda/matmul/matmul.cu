@@ -10,14 +10,15 @@ namespace winnow::device {
 namespace {
 
 size_t PackedBytes(int out_features, int in_features, Dtype dtype) {
-  return DtypeBytes(dtype, size_t(out_features) * in_features);
+  if (dtype == Dtype::kBf16) return DtypeBytes(dtype, size_t(out_features) * in_features);
+  return dtype == Dtype::kF8 ? F8Form::PackedBytes(out_features, in_features)
+                             : I4GroupForm<128>::PackedBytes(out_features, in_features);
 }
 
 size_t ScaleBytes(int out_features, int in_features, Dtype dtype, int group_size) {
   if (dtype == Dtype::kBf16) return 0;
-  if (group_size == 0) return out_features * sizeof(float);
-  return VisitGroupForm(dtype, group_size,
-                        [&](auto form) { return decltype(form)::ScaleBytes(out_features, in_features); });
+  return VisitPackedForm(dtype, group_size,
+                         [&](auto form) { return decltype(form)::ScaleBytes(out_features, in_features); });
 }
 
 bool HasWholeSteps(const DeviceMatrix& matrix) {
@@ -42,8 +43,7 @@ void Pack(Stream stream, const void* row_major, const DeviceMatrix& matrix) {
                     cudaMemcpyDeviceToDevice, stream);
     return;
   }
-  if (matrix.group_size == 0) return PackF8(stream, row_major, matrix);
-  PackGroups(stream, row_major, matrix);
+  PackRounded(stream, row_major, matrix);
 }
 
 void PackStored(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix) {
@@ -64,10 +64,9 @@ void DecodeMatmul(Stream stream, const DecodeMatmulParams& params) {
   WINNOW_CHECK(params.term.num_ranks == 0 || (params.y_dtype == Dtype::kF32 && !params.accumulate));
   if (weight.dtype == Dtype::kBf16) {
     LaunchDecodeOf<Bf16Form>(stream, params);
-  } else if (weight.group_size == 0) {
-    LaunchDecodeOf<F8Form>(stream, params);
   } else {
-    VisitGroupForm(weight.dtype, weight.group_size, [&](auto form) { LaunchDecodeOf<decltype(form)>(stream, params); });
+    VisitPackedForm(weight.dtype, weight.group_size,
+                    [&](auto form) { LaunchDecodeOf<decltype(form)>(stream, params); });
   }
 }
 

@@ -20,7 +20,8 @@ struct Turns {
 inline constexpr int kMaxMultiprocessors = 512;
 
 struct DecodeMatmulArgs {
-  // Boxes of 128 bytes x the form's kTileOut rows of W, and x kRows rows of x. Unused before sm_90.
+  // Boxes of 128 bytes x the form's kTileOut rows of W where it is row-major, and x kRows rows of x. Unused before
+  // sm_90.
   CUtensorMap weight_map;
   CUtensorMap x_map;
   const __nv_bfloat16* x;
@@ -43,15 +44,14 @@ struct DecodeMatmulArgs {
 
 inline constexpr int kRingBytes = 111 * 1024;  // twice on a multiprocessor: of this kernel and of the next
 
-// A stage is boxes of 128 bytes by kTileOut rows of W, then boxes of 128 bytes by kRows rows of x, all swizzled. Behind
-// the stages lie the scales of each one's groups.
+// A stage is a unit of W, which is boxes of 128 bytes by kTileOut rows where W is row-major, then boxes of 128 bytes by
+// kRows rows of x. Boxes are swizzled. Behind the stages lie the scales of each one's groups.
 template <int kRows, typename Form>
 struct DecodeLayout {
-  static constexpr int kWeightBoxBytes = Form::kTileOut * 128;
-  static constexpr int kRowBoxes = Form::kChunkK / 64;
+  static constexpr int kBoxes = Form::kChunkK / 64;
   static constexpr int kRowBoxBytes = kRows * 128;
-  static constexpr int kWeightBytes = Form::kWeightBoxes * kWeightBoxBytes;
-  static constexpr int kStageBytes = kWeightBytes + kRowBoxes * kRowBoxBytes;
+  static constexpr int kWeightBytes = Form::kUnitBytes;
+  static constexpr int kStageBytes = kWeightBytes + kBoxes * kRowBoxBytes;
   static constexpr int kStages = kRingBytes / (kStageBytes + Form::kScaleBytes);
   static constexpr int kScalesAt = kStages * kStageBytes;
   // Swizzles repeat every 1024 bytes.
@@ -59,18 +59,9 @@ struct DecodeLayout {
   static_assert(kStages >= 2);
 };
 
-// What the multiplying warps do after a unit: go on with the tile, leave their sums for another block, or finish the
-// tile.
-enum : int { kGoOn, kLeave, kFinish };
-struct UnitTask {
-  int tile;  // -1: no more
-  int then;
-};
-
 template <int kStages>
 struct DecodeShared {
   uint64_t full[kStages], empty[kStages];
-  UnitTask tasks[kStages];
   int released;  // earlier kernels have ended
 };
 
@@ -100,10 +91,10 @@ class UnitCursor {
   __device__ int left() const { return left_; }
   __device__ int tile() const { return tile_; }
   __device__ int chunk() const { return chunk_; }
-  __device__ UnitTask task() const {
-    if (chunk_ + 1 < num_chunks_ && left_ > 1) return {tile_, kGoOn};
-    return {tile_, begins_tile_ ? kFinish : kLeave};
-  }
+  // Whether the next unit is of another tile, or another block's.
+  __device__ bool ends() const { return chunk_ + 1 == num_chunks_ || left_ == 1; }
+  // Whether this block takes the tile's first chunk.
+  __device__ bool begins_tile() const { return begins_tile_; }
   __device__ void Advance() {
     --left_;
     if (++chunk_ == num_chunks_) {
@@ -116,7 +107,7 @@ class UnitCursor {
  private:
   int num_chunks_;
   int left_, tile_, chunk_;
-  bool begins_tile_;  // this block takes the tile's first chunk
+  bool begins_tile_;
 };
 
 // The warp that fills the ring.
@@ -131,7 +122,7 @@ class RingFiller {
 
   __device__ void Run() {
     if (kTensorMaps && lane_ == 0) {
-      PrefetchMap(args_.weight_map);
+      if (!Form::kIsPacked) PrefetchMap(args_.weight_map);
       PrefetchMap(args_.x_map);
       AwaitTurn();
     }
@@ -156,13 +147,6 @@ class RingFiller {
       CopyRows(cursor, place.index);
     }
     if (kTensorMaps && lane_ == 0) atomicAdd(&TurnsHere()->fetched, 1);
-    WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
-    const uint32_t barrier = SharedAddress(&shared_.full[place.index]);
-    if (lane_ == 0) {
-      shared_.tasks[place.index] = {-1, kGoOn};
-      ArriveBarrier(barrier);
-    }
-    if (!kTensorMaps) ArriveBarrier(barrier);
   }
 
  private:
@@ -185,38 +169,47 @@ class RingFiller {
 
   __device__ void CopyWeights(const UnitCursor& unit, int stage) {
     const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
-    const int row = unit.tile() * Form::kTileOut;
     if (lane_ == 0) {
-      shared_.tasks[stage] = unit.task();
       if (kTensorMaps) {
         ArriveExpectBytes(barrier, Layout::kStageBytes + Form::kScaleBytes);
       } else {
         ArriveBarrier(barrier);
       }
     }
-#pragma unroll
-    for (int box = 0; box < Form::kWeightBoxes; ++box) {
-      const int k = unit.chunk() * Form::kChunkK + box * Form::kWeightBoxK;
-      const uint32_t box_to = to + box * Layout::kWeightBoxBytes;
-      if (!kTensorMaps) {
-        const int64_t pitch = RowBytes(args_.in_features);
-        CopyBoxByLanes(box_to, args_.weight + row * pitch + RowBytes(k), pitch, Form::kTileOut,
-                       args_.out_features - row, static_cast<int>(RowBytes(args_.in_features - k)));
-      } else if (lane_ == 0) {
-        CopyBox(box_to, args_.weight_map, Form::kBits == 4 ? k / 2 : k, row, barrier, once_);
-      }
+    if constexpr (Form::kIsPacked) {
+      CopyUnits(to, args_.weight, unit, Form::kUnitBytes, barrier);
+    } else {
+      CopyWeightBoxes(unit, to, barrier);
     }
-    if constexpr (Form::kHasGroups) CopyScales(unit, stage, barrier);
+    if constexpr (Form::kHasGroups) {
+      CopyUnits(ring_ + Layout::kScalesAt + stage * Form::kScaleBytes,
+                reinterpret_cast<const char*>(args_.group_scales), unit, Form::kScaleBytes, barrier);
+    }
   }
 
-  __device__ void CopyScales(const UnitCursor& unit, int stage, uint32_t barrier) {
-    const uint32_t to = ring_ + Layout::kScalesAt + stage * Form::kScaleBytes;
-    const char* const from = reinterpret_cast<const char*>(args_.group_scales) +
-                             (int64_t{unit.tile()} * args_.cuts.num_chunks + unit.chunk()) * Form::kScaleBytes;
+  __device__ void CopyWeightBoxes(const UnitCursor& unit, uint32_t to, uint32_t barrier) {
+    const int row = unit.tile() * Form::kTileOut;
+#pragma unroll
+    for (int box = 0; box < Layout::kBoxes; ++box) {
+      const int k = unit.chunk() * Form::kChunkK + box * 64;
+      const uint32_t box_to = to + box * (Form::kTileOut * 128);
+      if (!kTensorMaps) {
+        const int64_t pitch = int64_t{args_.in_features} * 2;
+        CopyBoxByLanes(box_to, args_.weight + row * pitch + k * 2, pitch, Form::kTileOut, args_.out_features - row,
+                       (args_.in_features - k) * 2);
+      } else if (lane_ == 0) {
+        CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
+      }
+    }
+  }
+
+  // What lies at `from` for a unit, `bytes` of each one behind the other.
+  __device__ void CopyUnits(uint32_t to, const char* from, const UnitCursor& unit, int bytes, uint32_t barrier) {
+    const char* const source = from + (int64_t{unit.tile()} * args_.cuts.num_chunks + unit.chunk()) * bytes;
     if (!kTensorMaps) {
-      CopyBytesByLanes(to, from, Form::kScaleBytes);
+      CopyBytesByLanes(to, source, bytes);
     } else if (lane_ == 0) {
-      CopyBytes(to, from, Form::kScaleBytes, barrier, once_);
+      CopyBytes(to, source, bytes, barrier, once_);
     }
   }
 
@@ -224,7 +217,7 @@ class RingFiller {
     const uint32_t to = ring_ + stage * Layout::kStageBytes + Layout::kWeightBytes;
     const uint32_t barrier = SharedAddress(&shared_.full[stage]);
 #pragma unroll
-    for (int box = 0; box < Layout::kRowBoxes; ++box) {
+    for (int box = 0; box < Layout::kBoxes; ++box) {
       const int k = unit.chunk() * Form::kChunkK + box * 64;
       const uint32_t box_to = to + box * Layout::kRowBoxBytes;
       if (!kTensorMaps) {
@@ -235,11 +228,6 @@ class RingFiller {
       }
     }
     if (!kTensorMaps) ArriveAfterCopies(barrier);
-  }
-
-  // Of so many weights of a row.
-  static __device__ int64_t RowBytes(int weights) {
-    return int64_t{weights} * Form::kBits / 8;
   }
 
   const DecodeMatmulArgs& args_;

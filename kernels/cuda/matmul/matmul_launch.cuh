@@ -32,10 +32,10 @@ void LaunchDecode(Stream stream, const DecodeMatmulParams& params) {
   const DeviceMatrix& weight = params.weight;
   DecodeMatmulArgs args = {};
   if (ComputeMajor() >= 9) {
-    constexpr int kElementBytes = Form::kBits == 16 ? 2 : 1;
-    const int64_t row_bytes = int64_t{weight.in_features} * Form::kBits / 8;
-    args.weight_map = TensorMapOf(weight.data, kElementBytes, row_bytes / kElementBytes, weight.out_features, row_bytes,
-                                  Form::kTileOut);
+    if (!Form::kIsPacked) {
+      args.weight_map = TensorMapOf(weight.data, 2, weight.in_features, weight.out_features,
+                                    int64_t{weight.in_features} * 2, Form::kTileOut);
+    }
     args.x_map = TensorMapOf(params.x, 2, weight.in_features, params.num_rows, params.x_stride * 2, kRows);
   }
   args.x = static_cast<const __nv_bfloat16*>(params.x);

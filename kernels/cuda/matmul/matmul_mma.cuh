@@ -54,7 +54,4 @@ __device__ inline uint32_t I4PairToBf16(uint32_t codes, uint32_t minus_zeros) {
   return out;
 }
 
-// `pack` orders the 32 weights of two k steps so that the word of a lane c = lane % 4 has in nibble i the weight of
-// input 8 * i + 2c (i < 4), and in nibble i + 4 that of the next input: the pairs that the lane needs for both steps.
-
 }  // namespace winnow::device

@@ -3,9 +3,8 @@
 
 namespace winnow::device {
 
-// Row-major bf16 [out, in] to `matrix.data` and `matrix.scales`: kF8 with scales of rows, and forms with groups.
-void PackF8(Stream stream, const void* row_major, const DeviceMatrix& matrix);
-void PackGroups(Stream stream, const void* row_major, const DeviceMatrix& matrix);
+// Row-major bf16 [out, in] to `matrix.data` and `matrix.scales` in any form, rounded to the nearest code.
+void PackRounded(Stream stream, const void* row_major, const DeviceMatrix& matrix);
 // Codes of any form.
 void PackCodes(Stream stream, const MatrixCodes& codes, const DeviceMatrix& matrix);
 // Back to row-major bf16 in any form, each weight rounded once.

@@ -17,32 +17,23 @@
 namespace winnow::device {
 
 inline constexpr int kStripOut = 16;
-inline constexpr int kStripTiles = kStripOut / 16;  // of an mma's 16 output features
 
 // Of the output features of a strip and kRows rows, as mma leaves them in the lanes of a warp.
 template <int kRows>
 struct StripSums {
-  float values[kStripTiles][kRows / 8][4];
+  float values[kRows / 8][4];
 };
 
-// A lane's pieces lie 32 float4 apart: kStripTiles * kRows / 8 of them.
+// A lane's pieces lie 32 float4 apart: kRows / 8 of them.
 template <int kRows, typename Form>
 __device__ inline float4* PartOf(float4* parts, int block, int strip) {
-  constexpr int kPieces = kStripTiles * kRows / 8;
+  constexpr int kPieces = kRows / 8;
   return parts + (int64_t{block} * Form::kMultiplyWarps + strip) * (kPieces * 32) + threadIdx.x % 32;
 }
 
 __device__ inline void StorePiece(float4* to, float4 v) {
   asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                : "memory");
-}
-__device__ inline float4 LoadPiece(const float4* from) {
-  float4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
 }
 __device__ inline float NeverPlusZero(float x) {
   return __float_as_uint(x) == 0 ? -0.0f : x;
@@ -55,48 +46,66 @@ __device__ inline bool HasCome(float4 v) {
 template <int kRows>
 __device__ inline void LeavePart(float4* part, const StripSums<kRows>& sums) {
 #pragma unroll
-  for (int tile = 0; tile < kStripTiles; ++tile) {
-#pragma unroll
-    for (int column = 0; column < kRows / 8; ++column) {
-      const float(&v)[4] = sums.values[tile][column];
-      StorePiece(part + (tile * (kRows / 8) + column) * 32,
-                 make_float4(NeverPlusZero(v[0]), NeverPlusZero(v[1]), NeverPlusZero(v[2]), NeverPlusZero(v[3])));
-    }
+  for (int column = 0; column < kRows / 8; ++column) {
+    const float(&v)[4] = sums.values[column];
+    StorePiece(part + column * 32,
+               make_float4(NeverPlusZero(v[0]), NeverPlusZero(v[1]), NeverPlusZero(v[2]), NeverPlusZero(v[3])));
   }
 }
 
-// Adds the parts of the blocks [first, last], in this order, as they come.
+// A piece from where others left it, through the L2, to shared memory; takes no registers while it is under way.
+__device__ inline void FetchPiece(uint32_t to, const float4* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void AwaitPieces() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
+}
+__device__ inline float4 LoadFetched(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
+}
+
+// Adds the parts of the blocks [first, last], in this order, as they come. They come through the ring, in which nothing
+// is under way any more: a block finishes a shared tile at the end of its work.
 template <int kRows, typename Form>
-__device__ inline void TakeParts(float4* parts, int first, int last, int strip, StripSums<kRows>& sums) {
-  constexpr int kColumns = kRows / 8, kPieces = kStripTiles * kColumns;
-  constexpr int kBatch = kPieces >= 8 ? 1 : 8 / kPieces;  // parts under way at once
+__device__ inline void TakeParts(float4* parts, int first, int last, int strip, uint32_t ring, StripSums<kRows>& sums) {
+  constexpr int kPieces = kRows / 8, kPieceBytes = Form::kMultiplyWarps * 32 * 16;        // of all lanes
+  constexpr int kBatch = DecodeLayout<kRows, Form>::kScalesAt / (kPieces * kPieceBytes);  // parts under way at once
+  static_assert(kBatch >= 1);
+  if (first > last) return;
+  // Until the other warps have read the ring.
+  asm volatile("bar.sync 1, %0;" ::"n"(Form::kMultiplyWarps * 32) : "memory");
+  const uint32_t fetched = ring + threadIdx.x * 16;
   for (; first <= last; first += kBatch) {
-    float4 v[kBatch][kPieces];
+    const int count = min(kBatch, last - first + 1);
     bool all;
     do {
-      all = true;
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      for (int i = 0; i < count; ++i) {
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
-          if (first + i <= last) v[i][piece] = LoadPiece(PartOf<kRows, Form>(parts, first + i, strip) + piece * 32);
+          FetchPiece(fetched + (i * kPieces + piece) * kPieceBytes,
+                     PartOf<kRows, Form>(parts, first + i, strip) + piece * 32);
         }
       }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
+      AwaitPieces();
+      all = true;
+      for (int i = 0; i < count; ++i) {
 #pragma unroll
         for (int piece = 0; piece < kPieces; ++piece) {
-          if (first + i <= last) all = all && HasCome(v[i][piece]);
+          all = all && HasCome(LoadFetched(fetched + (i * kPieces + piece) * kPieceBytes));
         }
       }
     } while (!all);
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      if (first + i > last) break;
+    for (int i = 0; i < count; ++i) {
 #pragma unroll
       for (int piece = 0; piece < kPieces; ++piece) {
-        float(&sum)[4] = sums.values[piece / kColumns][piece % kColumns];
-        sum[0] += v[i][piece].x, sum[1] += v[i][piece].y, sum[2] += v[i][piece].z, sum[3] += v[i][piece].w;
+        const float4 v = LoadFetched(fetched + (i * kPieces + piece) * kPieceBytes);
+        float(&sum)[4] = sums.values[piece];
+        sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
         StorePiece(PartOf<kRows, Form>(parts, first + i, strip) + piece * 32, make_float4(0, 0, 0, 0));
       }
     }
@@ -113,13 +122,13 @@ class StripOutput {
       ForEachOut([&](int i, int out) { scale_[i] = args.scales[out]; });
     }
     if (kReadsEarly && args.accumulate) {
-      ForEach([&](int i, int column, int j, int64_t at) { old_[i / 2][column][j] = static_cast<float*>(args.y)[at]; });
+      ForEach([&](int, int column, int j, int64_t at) { old_[column][j] = static_cast<float*>(args.y)[at]; });
     }
   }
 
   __device__ void Write(const StripSums<kRows>& sums) const {
     ForEach([&](int i, int column, int j, int64_t at) {
-      const float sum = sums.values[i / 2][column][j];
+      const float sum = sums.values[column][j];
       const float value = args_.scales != nullptr ? __fmul_rn(sum, scale_[i]) : sum;
       if (args_.term.num_ranks > 0) {
         StoreTerm(args_.term, at, value);
@@ -130,18 +139,18 @@ class StripOutput {
         return;
       }
       float* y = static_cast<float*>(args_.y) + at;
-      *y = !args_.accumulate ? value : value + (kReadsEarly ? old_[i / 2][column][j] : *y);
+      *y = !args_.accumulate ? value : value + (kReadsEarly ? old_[column][j] : *y);
     });
   }
 
  private:
-  static constexpr bool kReadsEarly = kRows <= 32;  // more do not fit registers
+  static constexpr bool kReadsEarly = kRows <= (Form::kIsPacked ? 16 : 32);  // more do not fit registers
 
-  // visit(i, out) for the halves i of the strip's mma tiles.
+  // visit(i, out) for the halves i of the strip.
   template <typename Visit>
   __device__ void ForEachOut(const Visit& visit) const {
 #pragma unroll
-    for (int i = 0; i < 2 * kStripTiles; ++i) {
+    for (int i = 0; i < 2; ++i) {
       if (first_out_ + i * 8 < args_.out_features) visit(i, first_out_ + i * 8);
     }
   }
@@ -154,7 +163,7 @@ class StripOutput {
 #pragma unroll
         for (int odd = 0; odd < 2; ++odd) {
           const int row = column * 8 + threadIdx.x % 4 * 2 + odd;
-          if (row < args_.num_rows) visit(i, column, i % 2 * 2 + odd, row * args_.y_stride + out);
+          if (row < args_.num_rows) visit(i, column, i * 2 + odd, row * args_.y_stride + out);
         }
       }
     });
@@ -162,8 +171,8 @@ class StripOutput {
 
   const DecodeMatmulArgs& args_;
   const int first_out_;
-  float scale_[2 * kStripTiles];
-  float old_[kStripTiles][kReadsEarly ? kRows / 8 : 1][4];
+  float scale_[2];
+  float old_[kReadsEarly ? kRows / 8 : 1][4];
 };
 
 }  // namespace winnow::device

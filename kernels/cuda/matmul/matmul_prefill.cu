@@ -19,7 +19,7 @@ constexpr size_t kLibraryBytes = size_t{32} << 20;  // of the workspace; what NV
 // 132 multiprocessors at any multiple of 2,048 rows.
 constexpr size_t kUnpackedBytes = size_t{80} << 20;
 constexpr int kSliceOut = 2048;
-constexpr int kSliceStep = 128;  // whole tiles of scales (matmul_forms.cuh)
+constexpr int kSliceStep = kCodeUnit;
 
 // Algorithms are asked for as if there were this many rows, whatever their number: a row then goes through the same
 // tiles in any chunk.
@@ -112,12 +112,11 @@ class CublasLtPlans final : public PrefillPlans {
 DeviceMatrix RowsOf(const DeviceMatrix& matrix, int first, int count) {
   DeviceMatrix rows = matrix;
   rows.out_features = count;
-  rows.data = static_cast<const char*>(matrix.data) + DtypeBytes(matrix.dtype, size_t(first) * matrix.in_features);
-  rows.scales += matrix.group_size == 0
-                     ? static_cast<size_t>(first)
-                     : VisitGroupForm(matrix.dtype, matrix.group_size, [&](auto form) {
-                         return decltype(form)::ScaleBytes(first, matrix.in_features) / sizeof(float);
-                       });
+  VisitPackedForm(matrix.dtype, matrix.group_size, [&](auto form) {
+    using Form = decltype(form);
+    rows.data = static_cast<const char*>(matrix.data) + Form::PackedBytes(first, matrix.in_features);
+    rows.scales += Form::ScaleBytes(first, matrix.in_features) / sizeof(float);
+  });
   return rows;
 }
 

@@ -14,9 +14,9 @@ namespace winnow::device {
 //   bf16, row-major as it is
 //   fp8 e4m3 with one f32 scale per output feature, or per 16 of them and group of inputs
 //   int4, unsigned, with an f32 scale and a zero (0 to 16) per output feature and group: weight = (code - zero) * scale
-// Codes are row-major but for the order within each 16 (int4: 32) of in_features. The scale of an int4 group has its
-// zero in its lowest 5 bits. `pack` and `pack_codes` make both from what is row-major. in_features is a multiple of 32,
-// of bf16 8; data and scales are aligned to 16 bytes.
+// Codes lie as matmul_codes.h has them, in units of 128 output features by 128 inputs. The scale of an int4 group has
+// its zero in its lowest 5 bits. `pack` and `pack_codes` make both from what is row-major. in_features is a multiple of
+// 32, of bf16 8; data and scales are aligned to 16 bytes.
 struct DeviceMatrix {
   const void* data = nullptr;     // packed_bytes
   const float* scales = nullptr;  // scale_bytes
@@ -55,8 +55,8 @@ struct DecodeMatmulParams {
   TermPlaces term = {};         // with ranks: f32 y goes there instead, and does not accumulate
   void* scratch = nullptr;      // decode_scratch_bytes; zeroed once when it is allocated
   // At most one block on a multiprocessor, for a product behind a kernel whose blocks do not leave all multiprocessors
-  // at once (attention) or leave it no registers (SwiGLU of many rows): otherwise some get two and others none, and so
-  // do the products behind. Not for two products in a row, which then do not overlap. Changes no result.
+  // at once (attention) or leave it no registers (norms and SwiGLU of many rows): otherwise some get two and others
+  // none, and it takes twice the time. Not for two products in a row, which then do not overlap. Changes no result.
   bool spread = false;
 };
 
@@ -83,8 +83,8 @@ struct PrefillMatmulParams {
 };
 
 struct MatmulKernels {
+  // Padding included; scales of bf16 take none.
   size_t (*packed_bytes)(int out_features, int in_features, Dtype dtype);
-  // Padding included: 0 for bf16.
   size_t (*scale_bytes)(int out_features, int in_features, Dtype dtype, int group_size);
   // Row-major bf16 [out, in] in device memory to `matrix.data` and its scales, rounded to the nearest code. Scales of
   // fp8 are powers of two, so that scale * weight is exact in bf16; zeros of int4 are 8. bf16 may be packed in place,

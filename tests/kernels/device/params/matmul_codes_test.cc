@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <set>
+#include <utility>
 
 #include "common/base/fp8.h"
 #include "gtest/gtest.h"
@@ -33,17 +34,46 @@ TEST(F8CodesTest, CodesTakeBitsOfTheirOwn) {
   EXPECT_EQ(F8Bits(0, 255) ^ F8Bits(1, 255) ^ F8Bits(2, 255) ^ F8Bits(3, 255), 0xffffffffu);
 }
 
-TEST(F8CodesTest, AWordHasTheInputsOfALaneOfAnMma) {
-  std::set<int> inputs;
-  for (int word = 0; word < 8; ++word) {
-    const int step = word / 4 * 16, lane = word % 4;
-    EXPECT_EQ(F8Input(word, 0), step + 2 * lane);
-    EXPECT_EQ(F8Input(word, 1), step + 2 * lane + 1);
-    EXPECT_EQ(F8Input(word, 2), step + 2 * lane + 8);
-    EXPECT_EQ(F8Input(word, 3), step + 2 * lane + 9);
-    for (int i = 0; i < 4; ++i) inputs.insert(F8Input(word, i));
+// The output features and inputs of a lane's fragment of 16 by 16: all combinations.
+std::set<std::pair<int, int>> FragmentOf(int lane, int first_out, int first_in) {
+  std::set<std::pair<int, int>> places;
+  for (const int out : {lane / 4, lane / 4 + 8}) {
+    for (const int in : {0, 1, 8, 9}) places.insert({first_out + out, first_in + lane % 4 * 2 + in});
   }
-  EXPECT_EQ(inputs.size(), 32u);
+  return places;
+}
+
+TEST(MatmulCodesTest, TwoWordsOfF8AreAFragmentOfALane) {
+  std::set<std::pair<int, int>> all;
+  for (int word = 0; word < kCodeUnit * kCodeUnit / 4; word += 2) {
+    std::set<std::pair<int, int>> places;
+    for (int i = 0; i < 8; ++i) {
+      const CodePlace place = F8Place(word + i / 4, i % 4);
+      EXPECT_EQ(place.out % 16 / 8, i / 4);  // a word is of one output feature
+      places.insert({place.out, place.in});
+    }
+    const int strip = word / 512, k16 = word % 512 / 128 * 2 + word % 4 / 2;
+    EXPECT_EQ(places, FragmentOf(word / 4 % 32, strip * 16, k16 * 16));
+    all.merge(places);
+  }
+  EXPECT_EQ(all.size(), size_t{kCodeUnit} * kCodeUnit);
+}
+
+TEST(MatmulCodesTest, AWordOfI4IsAFragmentOfALane) {
+  std::set<std::pair<int, int>> all;
+  for (int word = 0; word < kCodeUnit * kCodeUnit / 8; ++word) {
+    std::set<std::pair<int, int>> places;
+    for (int i = 0; i < 8; ++i) {
+      const CodePlace place = I4Place(word, i);
+      EXPECT_EQ(place.out % 16 / 8, i % 2);
+      EXPECT_EQ(place.in % 2, i / 4);  // pairs of inputs are 16 bits apart
+      places.insert({place.out, place.in});
+    }
+    const int strip = word / 256, k16 = word % 256 / 128 * 4 + word % 4;
+    EXPECT_EQ(places, FragmentOf(word / 4 % 32, strip * 16, k16 * 16));
+    all.merge(places);
+  }
+  EXPECT_EQ(all.size(), size_t{kCodeUnit} * kCodeUnit);
 }
 
 }  // namespace
