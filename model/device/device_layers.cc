@@ -215,7 +215,7 @@ void DeviceLayers::Matmul(device::Stream stream, DevicePhase phase, const device
                                         .y_dtype = output.dtype,
                                         .term = output.term,
                                         .scratch = matmul_scratch_,
-                                        .spread = output.spread});
+                                        .spread = true});  // no product is behind another
 }
 
 DeviceLayers::MatmulOutput DeviceLayers::ResidualSum(const DecodeSum* sum) const {
@@ -361,8 +361,7 @@ void DeviceLayers::AttendChunk(device::Stream stream, int layer, int num_rows, c
 }
 
 void DeviceLayers::Output(device::Stream stream, DevicePhase phase, int layer, int num_rows, const DecodeSum* sum) {
-  MatmulOutput output = ResidualSum(sum);
-  output.spread = true;
+  const MatmulOutput output = ResidualSum(sum);
   const DeviceLayerWeights& weights = weights_->layer(layer);
   if (config().latent) LatentValues(stream, phase, layer, num_rows);
   Matmul(stream, phase, weights.o, config().latent ? latent_.values : attention_, num_rows, output);
@@ -401,8 +400,7 @@ void DeviceLayers::Down(device::Stream stream, DevicePhase phase, int layer, int
     experts_->Down(stream, ExpertRowsOf(phase), experts, num_rows, hidden_);
     return;
   }
-  MatmulOutput output = ResidualSum(sum);
-  output.spread = true;  // its blocks may find no room beside those of gate_up and silu, and come late
+  const MatmulOutput output = ResidualSum(sum);
   Matmul(stream, phase, weights_->layer(layer).down, mlp_, num_rows, output);
   if (has_post_norms()) AddNormed(stream, weights_->layer(layer).mlp_post_norm, num_rows);
 }

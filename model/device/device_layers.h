@@ -186,7 +186,6 @@ class DeviceLayers {
     int64_t stride;
     Dtype dtype;
     bool accumulate;
-    bool spread = false;  // DecodeMatmulParams
     device::TermPlaces term = {};
   };
   void Matmul(device::Stream stream, DevicePhase phase, const device::DeviceMatrix& weight, const void* x, int num_rows,
