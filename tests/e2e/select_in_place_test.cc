@@ -2,6 +2,8 @@
 // (tests/support/host_gpu): the answers are those of the specification, whoever decodes beside, and whatever happens.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <future>
 #include <vector>
 
@@ -103,19 +105,50 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
   }));
 }
 
-// Rows are scored by keys as they are, which are the same here and on the cache rank.
+// By how much the token that was taken at `place` of an answer was likelier than the next best, as a logarithm.
+double MarginAt(const Completion& answer, size_t place) {
+  std::vector<double> best;
+  for (const auto& [token, logprob] : answer.choice.at("logprobs").at("top_logprobs").at(place).items()) {
+    best.push_back(logprob.get<double>());
+  }
+  std::sort(best.rbegin(), best.rend());
+  return best.size() < 2 ? INFINITY : best[0] - best[1];
+}
+
+// Rows are scored by keys as they are, which are the same here and on the cache rank. But sums of products are rounded
+// otherwise here, and by each kind of CPU, so that rows that are as good as equal may change places. An answer may part
+// where two tokens were as good as equal, too, and nowhere else; of these requests few do.
 TEST(SelectInPlaceThatLooksBack, GivesTheAnswersOfSelectionsByFrames) {
-  std::vector<std::vector<TokenIds>> ids;
+  std::vector<Json> requests = {Request(300, 60),
+                                Request(5, 150),
+                                Request(700, 60),
+                                Request(400, 60, "predictor=last"),
+                                Request(400, 60, "window=4,post_rope=false"),
+                                Request(101, 60, "window=3")};
+  for (Json& request : requests) request["logprobs"] = 2;
+  std::vector<std::vector<Completion>> answers;
   for (const char* in_place : {"--select-in-place=on", "--select-in-place=off"}) {
     const auto cluster = StartOrFail({"--device=cuda:0", "--selection=async-token,budget=64,recent=32,key_copy=none",
                                       in_place, "--max-context=1024"},
                                      HostGpus());
     ASSERT_NE(cluster, nullptr);
-    ids.push_back(
-        IdsAlone(*cluster, {Request(300, 60), Request(5, 150), Request(700, 60), Request(400, 60, "predictor=last"),
-                            Request(400, 60, "window=4,post_rope=false"), Request(101, 60, "window=3")}));
+    std::vector<Completion>& of_cluster = answers.emplace_back();
+    for (const Json& request : requests) {
+      of_cluster.push_back(Complete(cluster->http(), request));
+      ASSERT_TRUE(of_cluster.back().ok()) << of_cluster.back().error;
+    }
   }
-  for (size_t i = 0; i < ids[0].size(); ++i) EXPECT_EQ(ids[0][i], ids[1][i]) << "request " << i;
+  int parted = 0;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const TokenIds &one = answers[0][i].ids, &other = answers[1][i].ids;
+    ASSERT_EQ(one.size(), other.size());
+    const auto place = static_cast<size_t>(std::mismatch(one.begin(), one.end(), other.begin()).first - one.begin());
+    if (place == one.size()) continue;
+    ++parted;
+    EXPECT_LT(MarginAt(answers[0][i], place), 0.2) << "request " << i << ", token " << place;
+    EXPECT_LT(MarginAt(answers[1][i], place), 0.2) << "request " << i << ", token " << place;
+  }
+  EXPECT_LE(parted, 2);
 }
 
 // Of a part of the heads it says that they stream.
