@@ -116,8 +116,8 @@ double MarginAt(const Completion& answer, size_t place) {
 }
 
 // Rows are scored by keys as they are, which are the same here and on the cache rank. But sums of products are rounded
-// otherwise here, and by each kind of CPU, so that rows that are as good as equal may change places. An answer may part
-// where two tokens were as good as equal, too, and nowhere else; of these requests few do.
+// otherwise, so that rows that are as good as equal may change places. An answer may part where two tokens were as good
+// as equal, too, and nowhere else; of these requests few do.
 TEST(SelectInPlaceThatLooksBack, GivesTheAnswersOfSelectionsByFrames) {
   std::vector<Json> requests = {Request(300, 60),
                                 Request(5, 150),
