@@ -5,8 +5,9 @@
 
 namespace winnow::device {
 
-// Whether the devices that this compilation is for have clusters of blocks. A kernel that is launched on such devices alone returns
-// at once where they have none: compilers then leave out the rest of it, which takes them most of their time.
+// Whether the devices that this compilation is for have clusters of blocks. A kernel that is launched on such devices
+// alone returns at once where they have none: compilers then leave out the rest of it, which takes them most of their
+// time.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
 inline constexpr bool kHasClusters = false;
 #else
