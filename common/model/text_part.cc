@@ -11,15 +11,23 @@ namespace {
 
 using nlohmann::json;
 
-constexpr MultimodalTraits kMultimodal[] = {{"Gemma3ForConditionalGeneration", "Gemma3ForCausalLM"},
-                                            {"Mistral3ForConditionalGeneration", "MistralForCausalLM"}};
+constexpr MultimodalTraits kMultimodal[] = {
+    {.architecture = "Gemma3ForConditionalGeneration",
+     .text_architecture = "Gemma3ForCausalLM",
+     .text_defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+                          "num_attention_heads": 8, "num_key_value_heads": 4, "rope_theta": 1000000.0,
+                          "sliding_window": 4096})"},
+    {.architecture = "Mistral3ForConditionalGeneration", .text_architecture = "MistralForCausalLM"}};
 
-// What Gemma3TextConfig takes where a field is missing, as most are in published checkpoints.
-const json& GemmaDefaults() {
-  static const json defaults = {{"vocab_size", 262208},    {"hidden_size", 2304},      {"intermediate_size", 9216},
-                                {"num_hidden_layers", 26}, {"num_attention_heads", 8}, {"num_key_value_heads", 4},
-                                {"rope_theta", 1000000.0}, {"sliding_window", 4096}};
-  return defaults;
+// Modules that a quantised checkpoint leaves as they are stand in lists of names, or of patterns that begin with "re:".
+void RenameModules(json& quantization) {
+  for (const char* field : {"ignore", "modules_to_not_convert"}) {
+    const auto modules = quantization.find(field);
+    if (modules == quantization.end() || !modules->is_array()) continue;
+    for (json& module : *modules) {
+      if (module.is_string()) module = TextTensorName(module.get_ref<const std::string&>());
+    }
+  }
 }
 
 }  // namespace
@@ -42,20 +50,13 @@ absl::StatusOr<json> TextPart(const JsonFields& config, const MultimodalTraits& 
   for (const char* field : {"bos_token_id", "eos_token_id", "quantization_config", "tie_word_embeddings"}) {
     if (!fields.Has(field) && config.Has(field)) part[field] = config.object().at(field);
   }
-  // Modules that a quantised checkpoint leaves as they are, by name or by a pattern that begins with "re:".
-  for (const char* field : {"ignore", "modules_to_not_convert"}) {
-    if (!part.contains("quantization_config") || !part["quantization_config"].is_object()) break;
-    json& quantization = part["quantization_config"];
-    if (!quantization.contains(field) || !quantization[field].is_array()) continue;
-    for (json& module : quantization[field]) {
-      if (module.is_string()) module = TextTensorName(module.get_ref<const std::string&>());
-    }
+  if (const auto quantization = part.find("quantization_config"); quantization != part.end()) {
+    if (quantization->is_object()) RenameModules(*quantization);
   }
-  if (std::string_view(traits.text_architecture) == "Gemma3ForCausalLM") {
-    for (const auto& [field, value] : GemmaDefaults().items()) {
-      const bool newer = field == "rope_theta" && part.contains("rope_parameters");
-      if (!newer && !part.contains(field)) part[field] = value;
-    }
+  const json defaults = json::parse(traits.text_defaults);
+  for (const auto& [field, value] : defaults.items()) {
+    const bool newer = field == "rope_theta" && part.contains("rope_parameters");
+    if (!newer && !part.contains(field)) part[field] = value;
   }
   return part;
 }

@@ -1,5 +1,4 @@
 #pragma once
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,16 +11,18 @@
 
 namespace winnow {
 
-// The architecture of such a checkpoint, and that of its language model.
+// The architecture of such a checkpoint, that of its language model, and what transformers' class for the latter takes
+// where a field is missing, as a JSON object: published checkpoints leave out most.
 struct MultimodalTraits {
   const char* architecture;
   const char* text_architecture;
+  const char* text_defaults = "{}";
 };
 // Null where `config` is not of one.
 const MultimodalTraits* MultimodalTraitsOf(const JsonFields& config);
 
-// What config.json would say if the language model were stored alone: its fields, the defaults of transformers' class
-// for those that published checkpoints leave out, and tokens and quantisation, which stand beside it.
+// What config.json would say if the language model were stored alone: its fields, the defaults of those that are
+// missing, and tokens and quantisation, which stand beside it.
 absl::StatusOr<nlohmann::json> TextPart(const JsonFields& config, const MultimodalTraits& traits);
 
 // The name that a tensor of the language model has where that is stored alone; any other name as it is.

@@ -8,18 +8,21 @@
 // kernel takes of it at once, and, where groups of inputs have scales of their own, how those lie.
 namespace winnow::device {
 
-// A stage of the ring holds a unit, kTileOut output features by kChunkK inputs; a warp multiplies 16 of the former.
-// kGroup: inputs that share a scale, 0 where scales, if any, are of whole rows. kScaleOut: output features that do.
+inline constexpr int kStripOut = 16;  // output features that a warp multiplies
+
+// A stage of the ring holds a unit, kTileOut output features by kChunkK inputs; a warp multiplies a strip of the
+// former. kGroup: inputs that share a scale, 0 where scales, if any, are of whole rows. kScaleOut: output features that
+// do.
 template <int kBitsOf, int kTileOutOf, int kGroupOf, int kScaleOutOf>
 struct WeightForm {
   static constexpr int kBits = kBitsOf;
   static constexpr bool kIsPacked = kBits < 16;  // else row-major as it is
   static constexpr int kTileOut = kTileOutOf;
-  static constexpr int kMultiplyWarps = kTileOut / 16;
+  static constexpr int kMultiplyWarps = kTileOut / kStripOut;
   static constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
   static constexpr int kChunkK = 128;
   static constexpr int kUnitBytes = kTileOut * kChunkK * kBits / 8;
-  static constexpr int kStripBytes = 16 * kChunkK * kBits / 8;
+  static constexpr int kStripBytes = kStripOut * kChunkK * kBits / 8;
   static_assert(!kIsPacked || (kTileOut == kCodeUnit && kChunkK == kCodeUnit));
   static constexpr int kGroup = kGroupOf;
   static constexpr bool kHasGroups = kGroup > 0;

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/collective/all_reduce_terms.cuh"
 #include "kernels/cuda/matmul/matmul_fill.cuh"
+#include "kernels/cuda/matmul/matmul_forms.cuh"
 
 // What becomes of the sums of a tile: they are left for another block, or what others have left is added and the result
 // is written.
@@ -15,8 +16,6 @@
 // A block waits only for blocks behind it, which leave their parts without waiting for anybody: they are there or come
 // as places become free, as blocks are started in order.
 namespace winnow::device {
-
-inline constexpr int kStripOut = 16;
 
 // Of the output features of a strip and kRows rows, as mma leaves them in the lanes of a warp.
 template <int kRows>

@@ -12,8 +12,6 @@
 namespace winnow::device {
 namespace {
 
-inline constexpr int kUnpackStripOut = 16;
-
 // Two weights to bf16, scaled and rounded once.
 __device__ inline uint32_t Scaled(uint32_t pair, float scale) {
   const float low = __uint_as_float(pair << 16), high = __uint_as_float(pair & 0xffff0000u);
@@ -45,9 +43,9 @@ __global__ void UnpackKernel(const uint4* packed, const float* scales, int out_f
                              __nv_bfloat16* row_major) {
   constexpr int kPieces = Form::kStripBytes / 512, kSteps = Form::kChunkK / 16, kStepWords = kPieces * 4 / kSteps;
   constexpr int kPitch = Form::kChunkK / 2 + 4;  // of words; 4 more, so that rows begin in banks of their own
-  __shared__ __align__(16) uint32_t turned[Form::kTileOut / kUnpackStripOut][kUnpackStripOut][kPitch];
+  __shared__ __align__(16) uint32_t turned[Form::kTileOut / kStripOut][kStripOut][kPitch];
   const int strip = threadIdx.x / 32, lane = threadIdx.x % 32, row = lane / 4;
-  const int first_out = blockIdx.y * Form::kTileOut + strip * kUnpackStripOut, first_k = blockIdx.x * Form::kChunkK;
+  const int first_out = blockIdx.y * Form::kTileOut + strip * kStripOut, first_k = blockIdx.x * Form::kChunkK;
   const int64_t unit = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
   const uint4* const from = packed + (unit * Form::kUnitBytes + strip * Form::kStripBytes) / 16 + lane;
   uint32_t words[kPieces * 4];
@@ -75,7 +73,7 @@ __global__ void UnpackKernel(const uint4* packed, const float* scales, int out_f
   }
   __syncwarp();
 #pragma unroll
-  for (int i = 0; i < kUnpackStripOut / 2; ++i) {
+  for (int i = 0; i < kStripOut / 2; ++i) {
     const int out = i * 2 + lane / 16, k = first_k + lane % 16 * 8;
     if (first_out + out >= out_features || k >= in_features) continue;
     *reinterpret_cast<uint4*>(row_major + int64_t{first_out + out} * in_features + k) =
