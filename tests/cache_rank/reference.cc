@@ -99,14 +99,15 @@ Vector RegressReference(TemporalVariant variant, const std::vector<Vector>& quer
   return out;
 }
 
+double ScoreReference(const Vector& query, const Vector& key, double scale, double cap) {
+  const double score = scale * Dot(query, key);
+  return cap > 0 ? cap * std::tanh(score / cap) : score;
+}
+
 Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale, double cap) {
   Vector p(keys.size());
   double max = -INFINITY, sum = 0;
-  for (size_t j = 0; j < keys.size(); ++j) {
-    const double score = scale * Dot(query, keys[j]);
-    p[j] = cap > 0 ? cap * std::tanh(score / cap) : score;
-    max = std::max(max, p[j]);
-  }
+  for (size_t j = 0; j < keys.size(); ++j) max = std::max(max, p[j] = ScoreReference(query, keys[j], scale, cap));
   for (double& x : p) sum += x = std::exp(x - max);
   for (double& x : p) x /= sum;
   return p;
@@ -118,7 +119,7 @@ Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vecto
   for (const Vector& query : queries) {
     const Vector softmax = SoftmaxReference(query, keys, scale, cap);
     for (size_t j = 0; j < keys.size(); ++j) {
-      const double plain = scale * Dot(query, keys[j]), score = cap > 0 ? cap * std::tanh(plain / cap) : plain;
+      const double score = ScoreReference(query, keys[j], scale, cap);
       if (aggregation == GroupAggregation::kSoftmaxSum) importance[j] += softmax[j];
       if (aggregation == GroupAggregation::kMax) importance[j] = std::max(importance[j], score);
       if (aggregation == GroupAggregation::kMean) importance[j] += score / static_cast<double>(queries.size());

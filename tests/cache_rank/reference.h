@@ -24,7 +24,9 @@ using Vector = std::vector<double>;
 Vector RotateReference(const Vector& q, uint32_t position, const RopeShape& rope);
 // The study's regression: solves the normal equations by Gauss-Jordan elimination with pivoting.
 Vector RegressReference(TemporalVariant variant, const std::vector<Vector>& queries);
-// softmax over all keys. cap: scores become cap * tanh(score / cap), here and below; 0: they stay.
+// scale * q.k, with a cap above 0 cap * tanh(that / cap): what the following are made of.
+double ScoreReference(const Vector& query, const Vector& key, double scale, double cap = 0);
+// softmax over all keys.
 Vector SoftmaxReference(const Vector& query, const std::vector<Vector>& keys, double scale, double cap = 0);
 // importance of each key for a group of queries.
 Vector ImportanceReference(GroupAggregation aggregation, const std::vector<Vector>& queries,

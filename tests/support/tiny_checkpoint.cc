@@ -142,22 +142,15 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
   // Families with biases of their own keep them.
   if (!family.qkv_bias) config["attention_bias"] = model.attention_bias;
   config.update(MoeFieldsOf(family.moe));
-  const bool is_gemma2 = model.family == ModelFamily::kGemma2;
+  const bool is_gemma2 = model.family == ModelFamily::kGemma2, is_gemma3 = model.family == ModelFamily::kGemma3;
   if (family.window_rope || model.family == ModelFamily::kGptOss || is_gemma2) config["sliding_window"] = 24;
-  if (is_gemma2) {  // caps that bend most scores of such a model
+  if (is_gemma2 || is_gemma3) {
     config.erase("hidden_act");
-    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
-                   {"query_pre_attn_scalar", 20},
-                   {"attn_logit_softcapping", 1.5},
-                   {"final_logit_softcapping", 3.0}});
+    config.update({{"hidden_activation", "gelu_pytorch_tanh"}, {"query_pre_attn_scalar", 20}});
   }
-  if (model.family == ModelFamily::kGemma3) {
-    config.erase("hidden_act");
-    config.update({{"hidden_activation", "gelu_pytorch_tanh"},
-                   {"sliding_window_pattern", 2},
-                   {"query_pre_attn_scalar", 20},
-                   {"rope_local_base_freq", 500.0}});
-  }
+  // Caps that bend most scores of such a model.
+  if (is_gemma2) config.update({{"attn_logit_softcapping", 1.5}, {"final_logit_softcapping", 3.0}});
+  if (is_gemma3) config.update({{"sliding_window_pattern", 2}, {"rope_local_base_freq", 500.0}});
   if (family.latent_attention) {
     config.update({{"q_lora_rank", 40},
                    {"kv_lora_rank", 32},

@@ -148,7 +148,9 @@ class TileRunner {
   template <int kHeads>
   void RunHeads(int head, int first, int count) {
     Score<kHeads>(head, first, count);
-    for (int h = 0; h < kHeads && tile_.score_cap > 0; ++h) CapScores(weights_[h], count, tile_.score_cap * kLog2E);
+    if (tile_.score_cap > 0) {
+      for (int h = 0; h < kHeads; ++h) CapScores(weights_[h], count, tile_.score_cap * kLog2E);
+    }
     for (int h = 0; h < kHeads; ++h) Softmax(head + h, h, count);
     int unit = 0;
     for (; unit + 2 <= num_units_; unit += 2) SumValues<kHeads, 2>(head, unit, first, count);
