@@ -135,9 +135,9 @@ class DispatchedRequest : public std::enable_shared_from_this<DispatchedRequest>
   bool is_fork_ = false;           // the sequence begins as a fork of another one
   bool submitted_ = false;         // some attempt has had the chance to open the sequence
   bool sequence_lost_ = false;
-  std::optional<v1::Identity> replica_;           // the cache rank that is to hold a copy of the sequence
-  std::vector<v1::Identity> missed_replicas_;     // named before replica_, until they were lost or stopped
-  bool replica_is_fed_ = false;                   // its cache rank has had the sequence since the replica was named
+  std::optional<v1::Identity> replica_;        // the cache rank that is to hold a copy of the sequence
+  std::vector<v1::Identity> missed_replicas_;  // named before replica_, until they were lost or stopped
+  bool replica_is_fed_ = false;                // as far as is known, the sequence's cache rank has what is to be copied
   TimerQueue::Clock::time_point next_placing_{};  // of a replica, to be tried
   bool counted_without_replica_ = false;
   bool prompt_stored_ = false;      // as far as is known, every row of the prompt is on the cache rank

@@ -22,15 +22,16 @@ void DispatchedRequest::PlaceReplica() {
   const v1::Identity& primary = route_->caches.front();
   if (replica_) missed_replicas_.push_back(*replica_);
   replica_ = ChooseReplica(snapshot, KeyOf(primary), context_->NeedOf(request_).kv_bytes);
-  replica_is_fed_ = false;
+  // What begins there is copied as it comes. Whether a cache rank still has what an attempt goes on with, tokens tell.
+  replica_is_fed_ = !attempt_attaches_;
   if (replica_) context_->cache_rank_orders.KeepReplica(sequence_id_, primary, *replica_);
   CountReplica();
 }
 
 bool DispatchedRequest::PromoteReplica() {
-  // A prompt that was not stored anywhere has to be computed again as well as anywhere. So has one that the cache rank
-  // had lost when the replica was named: there is nothing to copy, and one empty replica would follow another.
-  if (!replica_ || !prompt_stored_ || !replica_is_fed_) return false;
+  // What the cache rank had lost when the replica was named is computed again: there is nothing to copy, and one empty
+  // replica would follow another. Of a prompt that is being computed the replica has a part, behind which it goes on.
+  if (!replica_ || !replica_is_fed_) return false;
   if (context_->registry->Snapshot().Find(v1::ROLE_CACHE_RANK, KeyOf(*replica_)) == nullptr) return false;
   // The lost one may only have stopped for a while.
   context_->cache_rank_orders.Release(sequence_id_, route_->caches.front());
