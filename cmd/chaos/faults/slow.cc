@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <map>
+#include <string>
 #include <thread>
 
 #include "absl/strings/str_format.h"
@@ -26,17 +28,29 @@ double ThreadCpu() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) / 1e9;
 }
 
-// Time that the cluster's threads have had a core, and that they have waited for one.
+// Time that threads have had a core, and that they have waited for one.
 struct CoreTime {
   double had_s = 0, waited_s = 0;
 };
-CoreTime CoreTimeOf(const Members& members) {
-  CoreTime time;
+
+// By rank, of the processes that still run.
+std::map<std::string, CoreTime> CoreTimes(const Members& members) {
+  std::map<std::string, CoreTime> times;
   for (const auto& [rank, member] : members) {
     const absl::StatusOr<ProcessFigures> figures = member.process.Figures();
-    if (!figures.ok()) continue;
-    time.had_s += figures->cpu_s;
-    time.waited_s += figures->run_delay_s;
+    if (figures.ok()) times[rank] = {.had_s = figures->cpu_s, .waited_s = figures->run_delay_s};
+  }
+  return times;
+}
+
+// From one look to another, of the processes that both have seen: another fault may have killed one in between.
+CoreTime Between(const std::map<std::string, CoreTime>& before, const std::map<std::string, CoreTime>& after) {
+  CoreTime time;
+  for (const auto& [rank, end] : after) {
+    const auto begin = before.find(rank);
+    if (begin == before.end()) continue;
+    time.had_s += end.had_s - begin->second.had_s;
+    time.waited_s += end.waited_s - begin->second.waited_s;
   }
   return time;
 }
@@ -73,7 +87,7 @@ Effect Suspend(const Strike& strike, const std::stop_token& stop) {
 
 Effect Starve(const Strike& strike, const Cluster& cluster, const std::stop_token& stop) {
   const Members members = cluster.Find();
-  const CoreTime before = CoreTimeOf(members);
+  const std::map<std::string, CoreTime> before = CoreTimes(members);
   const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   const unsigned loops = strike.pretend ? 0 : cores * kLoopsPerCore;
   const Clock::time_point begin = Clock::now();
@@ -95,14 +109,13 @@ Effect Starve(const Strike& strike, const Cluster& cluster, const std::stop_toke
   double used_s = 0;
   for (const double each : cpu_s) used_s += each;
   const double share = used_s / (seconds * cores);
-  const CoreTime after = CoreTimeOf(members);
-  const double had_s = after.had_s - before.had_s, waited_s = after.waited_s - before.waited_s;
-  const double lost = waited_s > 0 ? waited_s / (waited_s + had_s) : 0;
+  const CoreTime time = Between(before, CoreTimes(members));
+  const double lost = time.waited_s > 0 ? time.waited_s / (time.waited_s + time.had_s) : 0;
   return {
       .seen = share >= kLeastOfLoops && lost >= kLeastLost,
       .evidence = absl::StrFormat("%u busy loops had %.0f %% of %u cores for %.1f s; the cluster's threads had %.1f "
                                   "s of a core and waited %.1f s for one: %.0f %% lost",
-                                  loops, 100 * share, cores, seconds, had_s, waited_s, 100 * lost)};
+                                  loops, 100 * share, cores, seconds, time.had_s, time.waited_s, 100 * lost)};
 }
 
 }  // namespace winnow::chaos
