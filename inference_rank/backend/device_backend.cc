@@ -11,6 +11,7 @@
 #include "inference_rank/backend/device_peer_step_batch.h"
 #include "inference_rank/backend/device_peer_step_link.h"
 #include "inference_rank/backend/sharded_forward.h"
+#include "inference_rank/backend/sharded_local_step.h"
 #include "kernels/plugin/plugin.h"
 #include "model/weights/device_weights.h"
 
@@ -113,7 +114,7 @@ class DeviceBackend final : public Backend {
     return text;
   }
   std::string description() const override {
-    size_t pinned_bytes = stages_->pinned_bytes() + (local_step_ == nullptr ? 0 : local_step_->pinned_bytes());
+    size_t pinned_bytes = stages_->pinned_bytes() + step_pinned_bytes_;
     std::string bus_ids;
     for (const Gpu& gpu : gpus_) {
       pinned_bytes += gpu.forward->pinned_bytes();
@@ -207,14 +208,26 @@ class DeviceBackend final : public Backend {
       first_slots.push_back(static_cast<uint32_t>(weight_options.shard.index) * plan_.forward.num_slots);
     }
     prefill_region_.emplace(std::move(prefill_memory), memory_plan_.prefill_bytes);
-    if (plan_.local_step.has_value()) {
-      Gpu& gpu = gpus_[0];
-      plan_.local_step->num_slot_pages = memory_plan_.slot_pages;
-      WINNOW_ASSIGN_OR_RETURN(local_step_,
-                              DeviceLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.local_step));
+    if (gpus_.size() > 1) {
+      WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
     }
-    if (gpus_.size() == 1) return absl::OkStatus();
-    WINNOW_ASSIGN_OR_RETURN(sharded_, ShardedForward::Create(std::move(shards), first_slots));
+    return plan_.local_step.has_value() ? CreateLocalStep(options.needs.layout) : absl::OkStatus();
+  }
+
+  absl::Status CreateLocalStep(const KvLayout& layout) {
+    plan_.local_step->num_slot_pages = memory_plan_.slot_pages;
+    std::vector<std::unique_ptr<DeviceLocalStep>> steps;
+    for (const Gpu& gpu : gpus_) {
+      WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<DeviceLocalStep> step,
+                              DeviceLocalStep::Create(*gpu.device, *gpu.forward, *gpu.slots, *plan_.local_step));
+      step_pinned_bytes_ += step->pinned_bytes();
+      steps.push_back(std::move(step));
+    }
+    if (steps.size() == 1) {
+      local_step_ = std::move(steps[0]);
+    } else {
+      WINNOW_ASSIGN_OR_RETURN(local_step_, ShardedLocalStep::Create(std::move(steps), layout, *sharded_));
+    }
     return absl::OkStatus();
   }
 
@@ -244,8 +257,9 @@ class DeviceBackend final : public Backend {
   std::unique_ptr<PublishStages> stages_;
   std::vector<Gpu> gpus_;
   std::optional<PrefillRegion> prefill_region_;
-  std::unique_ptr<ShardedForward> sharded_;      // null: one GPU
-  std::unique_ptr<DeviceLocalStep> local_step_;  // null: several GPUs
+  std::unique_ptr<ShardedForward> sharded_;  // null: one GPU
+  std::unique_ptr<StepClient> local_step_;   // null: GPUs that do not reach each other
+  size_t step_pinned_bytes_ = 0;
   std::shared_ptr<DevicePeerStepBatch>
       peer_links_;  // of the one GPU; null before the first peer link, and with several
 };

@@ -6,6 +6,7 @@
 #include "common/base/status.h"
 #include "kernels/device/arena.h"
 #include "model/device/sample_row.h"
+#include "transport/wire/wire.h"
 
 namespace winnow {
 
@@ -37,8 +38,9 @@ size_t DeviceLocalStep::DeviceBytes(const device::DeviceTable& table, const Mode
   const size_t selection =
       shape.selection.has_value() ? LocalSelection::DeviceBytes(table, *shape.selection) + (size_t{256} << 20) : 0;
   const size_t masks = TokenMasks::WordsPerRow(shape.vocab_size) * sizeof(uint64_t) * shape.max_rows;
+  const size_t sums = shape.num_gpus > 1 ? TensorParallelMemory::Bytes(config, shape.num_gpus, shape.max_rows) : 0;
   return DeviceLayers::ActivationBytes(table, config, LayerOptions(shape)) + DecodeSlots::BytesOver(SlotShape(shape)) +
-         shape.max_rows * RowBytes(shape) + masks + selection + (size_t{16} << 20);
+         shape.max_rows * RowBytes(shape) + masks + selection + sums + (size_t{16} << 20);
 }
 
 DeviceLocalStep::DeviceLocalStep(device::Device& device, DeviceForward& forward, const Shape& shape)
@@ -53,7 +55,10 @@ absl::StatusOr<std::unique_ptr<DeviceLocalStep>> DeviceLocalStep::Create(device:
                                                                          const Shape& shape) {
   std::unique_ptr<DeviceLocalStep> step(new DeviceLocalStep(device, forward, shape));
   WINNOW_RETURN_IF_ERROR(step->Allocate(slot_memory));
+  if (shape.num_gpus > 1) return step;
+  WINNOW_RETURN_IF_ERROR(step->PrepareGraphs({}));
   WINNOW_RETURN_IF_ERROR(step->WarmUp());
+  WINNOW_RETURN_IF_ERROR(step->Synchronize());
   return step;
 }
 
@@ -89,8 +94,16 @@ absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) 
     WINNOW_ASSIGN_OR_RETURN(selection_, LocalSelection::Create(layers_->table(), device_, layers_->weights(), *slots_,
                                                                shape_.num_slot_pages, *shape_.selection));
   }
+  if (shape_.num_gpus == 1) return absl::OkStatus();
+  WINNOW_ASSIGN_OR_RETURN(sums_, TensorParallelMemory::Create(device_, *layers_, shape_.num_gpus, shape_.max_rows));
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLocalStep::PrepareGraphs(const TensorParallelGroup& group) {
   DecodeGraphOptions options;
-  options.stream = device_.NewStream();
+  options.stream = group.num_ranks > 1 ? forward_.stream() : device_.NewStream();
+  options.group = group;
+  options.wait_timeout_us = wire::kPeerTimeoutUs;
   options.row_copies = row_copies_->data();
   options.token_log_steps = 1;
   options.draws_apart = true;
@@ -100,24 +113,35 @@ absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) 
   }
   WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, *layers_, *slots_, options));
   if (selection_ != nullptr) selection_->JoinGraph(*graph_);
-  return absl::OkStatus();
-}
-
-// A step without sequences of each graph of dense rows: it is captured, and its kernels are loaded.
-absl::Status DeviceLocalStep::WarmUp() {
   rows_at_ = {{.row = 0, .position = 0}};
   for (const int bucket : DecodeGraph::kBuckets) {
     num_rows_ = std::min(bucket, shape_.max_rows);
-    WINNOW_RETURN_IF_ERROR(Step());
+    WINNOW_RETURN_IF_ERROR(graph_->Prepare(num_rows_, Variant()));
+    if (shape_.index_top_k > 0) WINNOW_RETURN_IF_ERROR(graph_->Prepare(num_rows_, VariantThatIndexes(true)));
+    if (bucket >= shape_.max_rows) break;
+  }
+  return selection_ == nullptr ? absl::OkStatus() : selection_->PrepareGraphs();
+}
+
+absl::Status DeviceLocalStep::WarmUp() {
+  device_.Bind();
+  rows_at_ = {{.row = 0, .position = 0}};
+  for (const int bucket : DecodeGraph::kBuckets) {
+    num_rows_ = std::min(bucket, shape_.max_rows);
+    WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, Variant()));
     graph_->DrawTokens(num_rows_, {});
     if (shape_.index_top_k > 0) {
-      WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, Variant(/*indexes=*/true)));
+      WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, VariantThatIndexes(true)));
       graph_->DrawTokens(num_rows_, {});
     }
     if (bucket >= shape_.max_rows) break;
   }
-  if (selection_ != nullptr) WINNOW_RETURN_IF_ERROR(selection_->PrepareGraphs());
-  return device_.Synchronize(graph_->stream());
+  return absl::OkStatus();
+}
+
+absl::Status DeviceLocalStep::Synchronize() {
+  WINNOW_RETURN_IF_ERROR(device_.Synchronize(graph_->stream()));
+  return graph_->WaitError();
 }
 
 absl::Status DeviceLocalStep::BeginSelections() {
@@ -130,16 +154,13 @@ absl::Status DeviceLocalStep::BeginSelections() {
   return absl::OkStatus();
 }
 
-// Of the rows that rows_at_ names.
-absl::Status DeviceLocalStep::Step() {
+DecodeVariant DeviceLocalStep::Variant() {
   if (selection_ == nullptr) {
-    const bool indexes = std::any_of(rows_at_.begin(), rows_at_.end(), [&](const LocalSelection::RowAt& at) {
+    return VariantThatIndexes(std::any_of(rows_at_.begin(), rows_at_.end(), [&](const LocalSelection::RowAt& at) {
       return index_budgets_[at.row] > 0 && at.position >= index_budgets_[at.row];
-    });
-    return graph_->Step(num_rows_, Variant(indexes));
+    }));
   }
-  const int bucket_rows = std::min(DecodeGraph::BucketFor(num_rows_), shape_.max_rows);
-  return graph_->Step(num_rows_, selection_->VariantOf(rows_at_, bucket_rows));
+  return selection_->VariantOf(rows_at_, std::min(DecodeGraph::BucketFor(num_rows_), shape_.max_rows));
 }
 
 DeviceLocalStep::~DeviceLocalStep() {
@@ -253,15 +274,28 @@ void DeviceLocalStep::Plan(std::span<const StepRow> rows) {
 }
 
 absl::Status DeviceLocalStep::Launch() {
+  WINNOW_RETURN_IF_ERROR(Prepare());
+  return LaunchPrepared();
+}
+
+absl::Status DeviceLocalStep::Prepare() {
   WINNOW_CHECK(num_rows_ > 0 && num_launched_ - num_completed_ < stages_.size());
+  device_.Bind();
+  forward_.FlushMoves(graph_->stream());
+  forward_.NoteGraph(static_cast<int>(num_planned_));
+  for (const int row : changed_) graph_->EnqueueRow(row, stages_[num_launched_ % stages_.size()].inputs);
+  absl::Status status = BeginSelections();
+  variant_ = Variant();
+  if (status.ok()) status = graph_->Prepare(num_rows_, variant_);
+  if (!status.ok()) forward_.NoteFailure(status);
+  return status;
+}
+
+absl::Status DeviceLocalStep::LaunchPrepared() {
   Stage& stage = stages_[num_launched_ % stages_.size()];
   const device::Stream stream = graph_->stream();
   device_.Bind();
-  forward_.FlushMoves(stream);
-  forward_.NoteGraph(static_cast<int>(num_planned_));
-  for (const int row : changed_) graph_->EnqueueRow(row, stage.inputs);
-  absl::Status status = BeginSelections();
-  if (status.ok()) status = Step();
+  absl::Status status = graph_->Step(num_rows_, variant_);
   if (selection_ != nullptr) selection_->EnqueueReadback(stage.readback, stream);
   device_.CopyAsync(stage.kv_rows, row_copies_->data(), num_rows_ * RowBytes(shape_), stream);
   for (const int row : wants_logits_) {
@@ -309,6 +343,7 @@ absl::Status DeviceLocalStep::Complete() {
   const Stage& stage = stages_[num_completed_++ % stages_.size()];
   completed_ = &stage;
   absl::Status status = stage.done->Wait();
+  if (status.ok()) status = graph_->WaitError();
   if (!status.ok()) forward_.NoteFailure(status);
   return status;
 }

@@ -18,10 +18,15 @@ namespace winnow {
 // have a stream and activations of their own, so that they go on beside prompts. They wait for the rows that were moved
 // to slots before them, and rows that are moved wait for the steps in which a sequence took part that has left: its
 // slots may be theirs. The K and V of a step's rows are copied to pinned host memory behind it, for the cache ranks.
+//
+// Where the weights are a shard, these are one GPU's part of steps that all GPUs of the model take together
+// (ShardedLocalStep): of the slots, rows and selections of its heads. They run on the stream of the forward pass, as
+// prompts do: kernels that wait for the other GPUs must come in one order on all of them.
 class DeviceLocalStep final : public StepClient {
  public:
   struct Shape {
-    KvLayout layout;  // bf16 or int8
+    KvLayout layout;   // bf16 or int8; of a shard, of its heads
+    int num_gpus = 1;  // that hold the model together
     int max_rows = 0;
     int hidden_size = 0;
     int vocab_size = 0;
@@ -36,7 +41,7 @@ class DeviceLocalStep final : public StepClient {
   static size_t DeviceBytes(const device::DeviceTable& table, const ModelConfig& config, const Shape& shape);
 
   // `slot_memory` holds the slots of all working sets. The arguments outlive the steps. All graphs are captured and run
-  // once, so that no step that serves has to.
+  // once, so that no step that serves has to; of a shard once it has joined the others.
   static absl::StatusOr<std::unique_ptr<DeviceLocalStep>> Create(device::Device& device, DeviceForward& forward,
                                                                  const device::DeviceMemory& slot_memory,
                                                                  const Shape& shape);
@@ -65,6 +70,17 @@ class DeviceLocalStep final : public StepClient {
 
   size_t pinned_bytes() const { return pinned_->bytes(); }
 
+  // Of shards, each of which goes through these before the next is called of any. What the others write to:
+  const TensorParallelBox& box() const { return sums_->box(); }
+  absl::Status Join(const TensorParallelGroup& group) { return PrepareGraphs(group); }
+  // A step without sequences of each graph of dense rows, whose kernels are loaded by it. Enqueued.
+  absl::Status WarmUp();
+  absl::Status Synchronize();
+  // Launch in two parts: what comes before the planned step, whose graph is captured if that has not been done, and the
+  // step. An error is as Launch's.
+  absl::Status Prepare();
+  absl::Status LaunchPrepared();
+
  private:
   // What one of the steps under way has in pinned memory, and the end of its work on the GPU.
   struct Stage {
@@ -85,12 +101,13 @@ class DeviceLocalStep final : public StepClient {
   static DecodeSlotShape SlotShape(const Shape& shape);
   std::vector<uint32_t> WithStaging(const StepSequence& sequence) const;
   absl::Status Allocate(const device::DeviceMemory& slot_memory);
-  absl::Status WarmUp();
+  absl::Status PrepareGraphs(const TensorParallelGroup& group);
   // Of rows that are to be computed whose first position that is not dense this is.
   absl::Status BeginSelections();
-  absl::Status Step();
+  // Of the rows that rows_at_ names.
+  DecodeVariant Variant();
   // Of a rank without LocalSelection.
-  DecodeVariant Variant(bool indexes) const {
+  DecodeVariant VariantThatIndexes(bool indexes) const {
     return {.key = indexes ? 1u : 0u, .max_list_rows = shape_.max_context_tokens, .indexes = indexes};
   }
   absl::Status ServesIndexed(const SelectionSpec& spec) const;
@@ -105,6 +122,7 @@ class DeviceLocalStep final : public StepClient {
   std::unique_ptr<device::DeviceMemory> row_copies_;
   std::unique_ptr<device::DeviceMemory> masks_;  // [max_rows][mask_words()] of the step that is drawn
   std::unique_ptr<device::DeviceMemory> pinned_;
+  std::unique_ptr<TensorParallelMemory> sums_;  // null: the weights are whole
   std::unique_ptr<DecodeGraph> graph_;
   std::unique_ptr<LocalSelection> selection_;    // null: nothing is selected here
   std::array<Stage, kMaxStepsUnderWay> stages_;  // in turn
@@ -118,6 +136,7 @@ class DeviceLocalStep final : public StepClient {
   std::vector<LocalSelection::RowAt> rows_at_;
   std::vector<int> changed_;  // rows whose state on the device is not what the step before has left
   std::vector<int> wants_logits_;
+  DecodeVariant variant_;
   mutable std::vector<float> captured_masses_;  // of selection()
 };
 

@@ -27,11 +27,12 @@ uint32_t IndexTopK(const BackendOptions& options) {
   return static_cast<uint32_t>(options.config->latent->indexer.top_k);
 }
 
-// By itself where no cache rank's GPU could. Of latents cache ranks select, where it is not their own indexer.
-bool SelectsInPlace(const BackendOptions& options, int num_gpus_there) {
-  if (options.config->latent) return false;
+// By itself where no cache ranks' GPUs could, of which there must be as many. Of latents cache ranks select, where it
+// is not their own indexer. GPUs that hold a model together have one budget for all kv heads.
+bool SelectsInPlace(const BackendOptions& options, int num_gpus, int num_gpus_there) {
+  if (options.config->latent || (num_gpus > 1 && !options.needs.selection.head_budgets.empty())) return false;
   const bool needs_to = options.needs.slot_host_memory_bytes > 0;
-  return options.selects_in_place.value_or(needs_to || !options.offers_peer_links || num_gpus_there < 2);
+  return options.selects_in_place.value_or(needs_to || !options.offers_peer_links || num_gpus_there < 2 * num_gpus);
 }
 
 // As a cache rank's GPU projects queries from a residual.
@@ -39,8 +40,9 @@ bool ProjectsHeadsAlone(const ModelConfig& config) {
   return config.norms != NormPlacement::kAfter && !config.qk_norm_projection && config.rotary_dim == config.head_dim;
 }
 
-LocalSelection::Shape InPlaceShape(const BackendOptions& options) {
-  return {.layout = options.needs.layout,
+// `config`: of a GPU's part.
+LocalSelection::Shape InPlaceShape(const BackendOptions& options, const ModelConfig& config) {
+  return {.layout = config.kv_layout(options.kv_dtype),
           .max_rows = DecodeRows(options),
           .hidden_size = static_cast<int>(options.config->hidden_size),
           .max_context_tokens = options.max_context_tokens,
@@ -174,14 +176,17 @@ DeviceRankPlan PlanDeviceRank(const device::DeviceTable& table, const BackendOpt
   plan.peer_link = PeerShape(options, config, num_gpus, table.device_count(), peers);
   if (plan.peer_link.ok()) plan.forward.decode_list_rows = DevicePeerStepBatch::MaxListRows(*plan.peer_link, config);
   plan.needs = CommonNeeds(options, num_gpus);
-  if (num_gpus == 1) {
-    plan.local_step = DeviceLocalStep::Shape{.layout = options.needs.layout,
+  if (peers.ok()) {
+    plan.local_step = DeviceLocalStep::Shape{.layout = config.kv_layout(options.kv_dtype),
+                                             .num_gpus = num_gpus,
                                              .max_rows = DecodeRows(options),
                                              .hidden_size = static_cast<int>(config.hidden_size),
                                              .vocab_size = static_cast<int>(config.vocab_size),
                                              .max_context_tokens = options.max_context_tokens,
                                              .index_top_k = IndexTopK(options)};
-    if (SelectsInPlace(options, table.device_count())) plan.local_step->selection = InPlaceShape(options);
+    if (SelectsInPlace(options, num_gpus, table.device_count())) {
+      plan.local_step->selection = InPlaceShape(options, config);
+    }
   }
   plan.needs.weights_bytes = DeviceWeightBytes(table, *options.config, weights, options.checkpoint.get());
   plan.needs.activation_bytes = DeviceForward::ActivationBytes(table, config, num_gpus, plan.forward);
@@ -206,8 +211,8 @@ MemoryNeeds EstimateDeviceNeeds(const BackendOptions& options, int num_gpus, int
   const uint64_t head = static_cast<uint64_t>(config.vocab_size) * hidden;
   const device::ExpertMatrices experts = ExpertShapeOf(config);
   needs.weights_bytes = EstimateMatrixBytes(config, {.count = num_gpus}, options) + head * 2;
-  // Of one GPU the steps of sequences whose rows it has all have activations of their own.
-  const uint64_t step_rows = num_gpus == 1 ? kMaxDecodeRows : 0;
+  // The steps of sequences whose rows the GPUs have all have activations of their own.
+  const uint64_t step_rows = kMaxDecodeRows;
   const uint64_t rows = std::max<uint64_t>(options.prefill_chunk_tokens, kMaxDecodeRows) + step_rows;
   needs.activation_bytes =
       rows * (12 * hidden + 4ull * config.qkv_features() + 8 * q + 6 * mlp + ExpertRowBytes(experts)) +
@@ -217,8 +222,9 @@ MemoryNeeds EstimateDeviceNeeds(const BackendOptions& options, int num_gpus, int
     needs.activation_bytes +=
         uint64_t{options.max_context_tokens} * config.num_kv_heads * (4ull * config.head_dim + 2 * sizeof(float));
   }
-  const bool in_place = num_gpus == 1 && SelectsInPlace(options, num_gpus_there);
-  if (in_place) AddInPlaceNeeds(InPlaceShape(options), /*is_served=*/true, needs);
+  if (SelectsInPlace(options, num_gpus, num_gpus_there)) {
+    AddInPlaceNeeds(InPlaceShape(options, config), /*is_served=*/true, needs);
+  }
   if (num_gpus == 1 && IndexTopK(options) > 0) needs.selects_in_place = SelectsFromAll(needs.selection);
   if (!IsDense(options.needs.selection)) needs.activation_bytes += kSelectionBytes;
   return needs;

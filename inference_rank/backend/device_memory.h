@@ -14,7 +14,7 @@ namespace winnow {
 struct DeviceRankPlan {
   DeviceForward::Options forward;  // without num_slots
   absl::StatusOr<PeerStepShape> peer_link = absl::FailedPreconditionError("frames alone were asked for");
-  std::optional<DeviceLocalStep::Shape> local_step;  // nullopt: several GPUs
+  std::optional<DeviceLocalStep::Shape> local_step;  // nullopt: GPUs that do not reach each other
   MemoryNeeds needs;                                 // of each GPU, weights and activations included
 };
 

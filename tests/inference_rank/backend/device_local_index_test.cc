@@ -133,8 +133,7 @@ TEST_P(DeviceLocalIndexTest, SpecificationsAreToldApartByTheIndexThatTheyRead) {
   EXPECT_NE(index(Of("psa", 20)), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, DeviceLocalIndexTest, testing::Values(Dtype::kBf16),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceLocalIndexTest, kBf16OnOneGpuOrTwo, NameOf);
 
 }  // namespace
 }  // namespace winnow::test

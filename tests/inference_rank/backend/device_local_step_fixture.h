@@ -5,6 +5,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
 #include <vector>
@@ -33,26 +34,40 @@ inline uint32_t WindowStart(const SelectionSpec& spec, uint32_t position) {
   return RecentStart(position, spec.recent_tokens, spec.sink_tokens, kBlockTokens);
 }
 
+struct StepRank {
+  Dtype kv_dtype = Dtype::kBf16;
+  int num_gpus = 1;  // that hold the model together
+};
+inline std::string NameOf(const testing::TestParamInfo<StepRank>& info) {
+  const std::string rows(DtypeName(info.param.kv_dtype));
+  return info.param.num_gpus == 1 ? rows : rows + "On" + std::to_string(info.param.num_gpus) + "Gpus";
+}
+inline const auto kOneGpu = testing::Values(StepRank{Dtype::kBf16}, StepRank{Dtype::kI8});
+inline const auto kOneGpuOrTwo =
+    testing::Values(StepRank{Dtype::kBf16}, StepRank{Dtype::kI8}, StepRank{Dtype::kBf16, 2});
+inline const auto kBf16OnOneGpuOrTwo = testing::Values(StepRank{Dtype::kBf16}, StepRank{Dtype::kBf16, 2});
+
 // A backend with slots for a few sequences, whose prompts are random rows of that type.
-class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
+class DeviceLocalStepTest : public testing::TestWithParam<StepRank> {
  protected:
   void SetUp() override {
     setenv("WINNOW_CUDA_PLUGIN", WINNOW_HOST_GPU_PLUGIN, 1);
     WriteTinyCheckpoint(kModel, folder_.path());
     config_ = LoadModelConfig(folder_.path()).value();
-    layout_ = config_.kv_layout(GetParam());
+    layout_ = config_.kv_layout(GetParam().kv_dtype);
     Start(ServerSpec());
   }
   // A rank with that selection of its own, in the place of the one before.
   void Start(const SelectionSpec& selection) {
     slots_.reset();
     backend_.reset();
-    const int gpus[] = {0};
+    std::vector<int> gpus(GetParam().num_gpus);
+    std::iota(gpus.begin(), gpus.end(), 0);
     backend_ =
         NewDeviceBackend(
             {.checkpoint = Checkpoint::Open(folder_.path()).value(),
              .config = &config_,
-             .kv_dtype = GetParam(),
+             .kv_dtype = GetParam().kv_dtype,
              .max_context_tokens = kMaxContext,
              .prefill_chunk_tokens = 64,
              .needs = {.layout = layout_, .selection = selection, .max_context_tokens = kMaxContext, .max_running = 6},
@@ -115,16 +130,18 @@ class DeviceLocalStepTest : public testing::TestWithParam<Dtype> {
   }
   // Of a slot, whose scales of int8 lie behind the codes of all slots.
   std::vector<std::byte> RowIn(const void* slot) const {
+    if (layout_.dtype != Dtype::kI8) {
+      const auto* const row = static_cast<const std::byte*>(slot);
+      return {row, row + layout_.row_bytes()};
+    }
     const auto* const first = static_cast<const std::byte*>(slots_->rows());
     const size_t number = static_cast<size_t>(static_cast<const std::byte*>(slot) - first) / layout_.row_bytes();
     const size_t elements = layout_.row.scales_offset_bytes(layout_.head_dim, layout_.dtype);
     const auto* const row = first + number * elements;
     std::vector<std::byte> bytes(row, row + elements);
-    if (layout_.dtype == Dtype::kI8) {
-      const size_t num_slots = size_t{slots_->num_pages()} * kSlotPageTokens;
-      const auto* const scales = first + num_slots * elements + number * 2 * sizeof(float);
-      bytes.insert(bytes.end(), scales, scales + 2 * sizeof(float));
-    }
+    const size_t num_slots = size_t{slots_->num_pages()} * kSlotPageTokens;
+    const auto* const scales = first + num_slots * elements + number * 2 * sizeof(float);
+    bytes.insert(bytes.end(), scales, scales + 2 * sizeof(float));
     return bytes;
   }
   std::vector<float> KeyIn(const void* slot) const {

@@ -77,7 +77,8 @@ class PromptRows final : public PrefillKv {
 
 // Steps are launched and end while a chunk of a prompt waits for the GPU, layer after layer: neither shows in the
 // other.
-TEST_P(DeviceLocalStepTest, StepsAndPromptsBesideEachOtherAreThoseAlone) {
+using StepsBesidePromptsTest = DeviceLocalStepTest;
+TEST_P(StepsBesidePromptsTest, AreThoseAloneAsArePrompts) {
   constexpr uint32_t kPrompt = 100, kFirst = 64;
   std::vector<uint32_t> tokens(kPrompt);
   for (uint32_t i = 0; i < kPrompt; ++i) tokens[i] = i * 7 % kModel.vocab_size;
@@ -189,26 +190,8 @@ TEST_P(DeviceLocalStepTest, ARowThatSatOutAStepOrChangedHandsGoesOnWhereItStood)
   EXPECT_EQ(second.tokens, of_second);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, DeviceLocalStepTest, testing::Values(Dtype::kBf16, Dtype::kI8),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
-
-using DeviceLocalStepOfSeveralGpusTest = DeviceLocalStepTest;
-INSTANTIATE_TEST_SUITE_P(Rows, DeviceLocalStepOfSeveralGpusTest, testing::Values(Dtype::kBf16),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
-
-TEST_P(DeviceLocalStepOfSeveralGpusTest, HaveNone) {
-  const int gpus[] = {0, 1};
-  const auto backend = NewDeviceBackend(
-      {.checkpoint = Checkpoint::Open(folder_.path()).value(),
-       .config = &config_,
-       .max_context_tokens = kMaxContext,
-       .prefill_chunk_tokens = 64,
-       .needs = {.layout = layout_, .selection = spec_, .max_context_tokens = kMaxContext, .max_running = 2},
-       .model_name = "tiny"},
-      gpus);
-  ASSERT_TRUE(backend.ok()) << backend.status();
-  EXPECT_EQ((*backend)->step_client(), nullptr);
-}
+INSTANTIATE_TEST_SUITE_P(Ranks, DeviceLocalStepTest, kOneGpuOrTwo, NameOf);
+INSTANTIATE_TEST_SUITE_P(Ranks, StepsBesidePromptsTest, kOneGpu, NameOf);
 
 }  // namespace
 }  // namespace winnow::test

@@ -9,6 +9,7 @@
 #include "cache_rank/select/predictor/regression.h"
 #include "common/selection/attended_set.h"
 #include "inference_rank/sequence/sampler.h"
+#include "model/head_parts.h"
 #include "tests/inference_rank/backend/device_local_step_fixture.h"
 
 namespace winnow::test {
@@ -160,9 +161,10 @@ class LocalSelectionTest : public DeviceLocalStepTest {
       return rows;
     }
     uint32_t SlotOf(int layer, int head, uint32_t row) const {
-      const auto* const first = static_cast<const std::byte*>(test_.slots_->row(0));
-      return static_cast<uint32_t>((static_cast<const std::byte*>(stream_.set->PlaceOfRow(layer, head, row)) - first) /
-                                   test_.layout_.row_bytes());
+      const SlotPool& slots = *test_.slots_;
+      const uint32_t first_slot = slots.first_slot(PartOf(test_.layout_, List(layer, head), slots.num_parts()));
+      const auto* const place = static_cast<const std::byte*>(stream_.set->PlaceOfRow(layer, head, row));
+      return first_slot + static_cast<uint32_t>((place - slots.row(first_slot)) / test_.layout_.row_bytes());
     }
 
     LocalSelectionTest& test_;

@@ -94,7 +94,7 @@ TEST_P(LocalSelectionTest, WhatIsNotSelectedInPlaceIsSaid) {
   EXPECT_EQ(refusal({.predictor = Predictor::kTemporal}), "");
   EXPECT_THAT(refusal({.predictor = Predictor::kTemporal, .window = 9}), testing::HasSubstr("look back"));
   const std::string of_8_bits = refusal({.predictor = Predictor::kExact, .key_copy = KeyCopy::kInt8});
-  if (GetParam() == Dtype::kI8) {
+  if (GetParam().kv_dtype == Dtype::kI8) {
     EXPECT_EQ(of_8_bits, "") << "they are those of the rows";
   } else {
     EXPECT_THAT(of_8_bits, testing::HasSubstr("8-bit keys"));
@@ -104,8 +104,7 @@ TEST_P(LocalSelectionTest, WhatIsNotSelectedInPlaceIsSaid) {
   EXPECT_EQ(refusal({.predictor = Predictor::kExact}), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, LocalSelectionTest, testing::Values(Dtype::kBf16, Dtype::kI8),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, LocalSelectionTest, kOneGpuOrTwo, NameOf);
 
 TEST(LocalSelection, HoldsTheBudgetOfPsaWhichSelectsUnitsAlone) {
   device::PageUnitKernels units{};
@@ -145,8 +144,7 @@ TEST_P(PagesInPlaceTest, WholePagesAreSelectedBesideRowsOfOtherKinds) {
                 {130, 97, 150, 110}, /*steps=*/45, measured);
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, PagesInPlaceTest, testing::Values(Dtype::kBf16),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, PagesInPlaceTest, kBf16OnOneGpuOrTwo, NameOf);
 
 // One that was started with lists for each query head, which are kept for some positions, and heads that stream.
 class KeptListsInPlaceTest : public PagesInPlaceTest {
@@ -196,8 +194,7 @@ TEST_P(KeptListsInPlaceTest, ListsForKvHeadsAreNotSelectedBesideThem) {
   EXPECT_THAT(std::string(client().Serves(looks_back).message()), testing::HasSubstr("look back"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Rows, KeptListsInPlaceTest, testing::Values(Dtype::kBf16),
-                         [](const auto& info) { return std::string(DtypeName(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Ranks, KeptListsInPlaceTest, testing::Values(StepRank{}), NameOf);
 
 }  // namespace
 }  // namespace winnow::test
