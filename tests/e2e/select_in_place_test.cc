@@ -23,18 +23,26 @@ Process::Environment HostGpus() {
 
 constexpr const char* kSparse = "winnow,budget=128";
 
-struct InPlace {
-  static Cluster::Options Options() {
-    return {.flags = {"--device=cuda:0", "--selection=winnow,budget=1024,recent=32", "--select-in-place=on",
-                      "--max-context=2048", "--max-running=10", "--prefix-cache=false"},
-            .environment = HostGpus()};
-  }
+Cluster::Options InPlaceOn(const char* device) {
+  return {.flags = {device, "--selection=winnow,budget=1024,recent=32", "--select-in-place=on", "--max-context=2048",
+                    "--max-running=10", "--prefix-cache=false"},
+          .environment = HostGpus()};
+}
+struct OnOneGpu {
+  static Cluster::Options Options() { return InPlaceOn("--device=cuda:0"); }
+};
+struct OnTwoGpus {  // that hold the model together
+  static Cluster::Options Options() { return InPlaceOn("--device=cuda:0,1"); }
 };
 
-class SelectInPlace : public SharedCluster<InPlace> {
+template <typename Gpus>
+class SelectInPlaceTest : public SharedCluster<Gpus> {
  protected:
-  static double Count(const char* metric) { return cluster_->MetricsOf("inference-0").Value(metric); }
+  static double Count(const char* metric) { return Cluster().MetricsOf("inference-0").Value(metric); }
+  static e2e::Cluster& Cluster() { return *SharedCluster<Gpus>::cluster_; }
 };
+using SelectInPlaceOn = testing::Types<OnOneGpu, OnTwoGpus>;
+TYPED_TEST_SUITE(SelectInPlaceTest, SelectInPlaceOn);
 
 Json Request(size_t prompt_tokens, int max_tokens, const char* selection = nullptr) {
   Json request = GreedyRequest(DemoText(prompt_tokens, prompt_tokens), max_tokens);
@@ -42,31 +50,34 @@ Json Request(size_t prompt_tokens, int max_tokens, const char* selection = nullp
   return request;
 }
 
-TEST_F(SelectInPlace, NothingIsStreamedAndMassesAreReported) {
-  const double before = Count("winnow_local_steps_total");
-  const Completion answer = Complete(cluster_->http(), Request(600, 60, kSparse));
+TYPED_TEST(SelectInPlaceTest, NothingIsStreamedAndMassesAreReported) {
+  auto& cluster = this->Cluster();
+  const double before = this->Count("winnow_local_steps_total");
+  const Completion answer = Complete(cluster.http(), Request(600, 60, kSparse));
   ASSERT_TRUE(answer.ok()) << answer.error;
-  EXPECT_EQ(Count("winnow_local_steps_total") - before, 59);
+  EXPECT_EQ(this->Count("winnow_local_steps_total") - before, 59);
   EXPECT_EQ(answer.Stat("streamed_rows"), 0);
   EXPECT_GT(answer.Stat("captured_mass_mean"), 0.3);
   EXPECT_LT(answer.Stat("captured_mass_mean"), 1.0);
 }
 
 // What a budget covers is everything, in the same order: the bits of dense attention.
-TEST_F(SelectInPlace, ABudgetThatCoversTheContextGivesDenseAnswers) {
+TYPED_TEST(SelectInPlaceTest, ABudgetThatCoversTheContextGivesDenseAnswers) {
+  auto& cluster = this->Cluster();
   for (const size_t prompt : {2u, 60u, 500u}) {
-    const Completion dense = Complete(cluster_->http(), Request(prompt, 80, "dense"));
+    const Completion dense = Complete(cluster.http(), Request(prompt, 80, "dense"));
     ASSERT_TRUE(dense.ok()) << dense.error;
     for (const char* selection :
          {"winnow,budget=1024", "exact-token,budget=1024", "depth,budget=1024", "async-token,budget=1024"}) {
-      const Completion selected = Complete(cluster_->http(), Request(prompt, 80, selection));
+      const Completion selected = Complete(cluster.http(), Request(prompt, 80, selection));
       ASSERT_TRUE(selected.ok()) << selected.error;
       EXPECT_EQ(selected.ids, dense.ids) << selection << ", " << prompt << " tokens";
     }
   }
 }
 
-TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) {
+TYPED_TEST(SelectInPlaceTest, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) {
+  auto& cluster = this->Cluster();
   const char* const selections[] = {kSparse,
                                     "exact-token,budget=64",
                                     "dense",
@@ -84,13 +95,13 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
   }
   std::vector<TokenIds> alone;
   for (const Json& request : requests) {
-    const Completion completion = Complete(cluster_->http(), request);
+    const Completion completion = Complete(cluster.http(), request);
     ASSERT_TRUE(completion.ok()) << completion.error;
     alone.push_back(completion.ids);
   }
   std::vector<std::future<Completion>> together;
   for (const Json& request : requests) {
-    together.push_back(std::async(std::launch::async, [&] { return Complete(cluster_->http(), request); }));
+    together.push_back(std::async(std::launch::async, [&] { return Complete(cluster.http(), request); }));
   }
   for (int i = 0; i < kRequests; ++i) {
     const Completion completion = together[i].get();
@@ -98,10 +109,10 @@ TEST_F(SelectInPlace, AnswersAreTheSameAloneOrAmongOthersOfOtherSpecifications) 
     EXPECT_EQ(completion.ids, alone[i]) << "request " << i;
     EXPECT_EQ(completion.Stat("streamed_rows"), 0) << "request " << i;
   }
-  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [] {
-    return Count("winnow_local_sequences") == 0 &&
-           cluster_->MetricsOf("inference-0").Value("winnow_slot_pages", {{"state", "used"}}) == 0 &&
-           cluster_->MetricsOf("cache-0").Value("winnow_kv_blocks", {{"state", "used"}}) == 0;
+  EXPECT_TRUE(WaitUntil(milliseconds(20'000), [&] {
+    return this->Count("winnow_local_sequences") == 0 &&
+           cluster.MetricsOf("inference-0").Value("winnow_slot_pages", {{"state", "used"}}) == 0 &&
+           cluster.MetricsOf("cache-0").Value("winnow_kv_blocks", {{"state", "used"}}) == 0;
   }));
 }
 
