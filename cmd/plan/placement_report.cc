@@ -141,17 +141,13 @@ std::vector<PlacementReport> ReportPlacements(const UpOptions& base, const Plann
   UpOptions dense = gpu;
   dense.selection.specification = "dense";
   add(computes + ", dense", dense);
-  if (tensor_parallel == 1) {
-    UpOptions in_place = gpu;
-    if (machine.has_gpus && machine.gpus > 1) in_place.select_in_place = SelectInPlace::kOn;
-    add("1 GPU, selects in place", in_place);
-    UpOptions pages = in_place;
-    pages.selection.specification = "quest";
-    if (base.selection.specification != pages.selection.specification) {
-      add("1 GPU, quest in place", pages, /*may_be_recommended=*/false);
-    }
-  } else {
-    add(computes + ", CPUs select", gpu);
+  UpOptions in_place = gpu;
+  if (machine.has_gpus && machine.gpus >= 2 * tensor_parallel) in_place.select_in_place = SelectInPlace::kOn;
+  add(computes + (tensor_parallel == 1 ? ", selects in place" : ", select in place"), in_place);
+  UpOptions pages = in_place;
+  pages.selection.specification = "quest";
+  if (base.selection.specification != pages.selection.specification) {
+    add(computes + ", quest in place", pages, /*may_be_recommended=*/false);
   }
   const int for_cache = machine.gpus - tensor_parallel;
   for (int gpus = tensor_parallel; gpus <= std::min(most_cache_gpus, for_cache); gpus += tensor_parallel) {

@@ -116,11 +116,11 @@ void DeclareSelectInPlace(Fields& fields, SelectInPlace* select_in_place) {
   fields.Enum(
       "select-in-place", select_in_place,
       {{"auto", SelectInPlace::kAuto}, {"on", SelectInPlace::kOn}, {"off", SelectInPlace::kOff}},
-      "Where an inference rank on one GPU selects the rows that its steps attend to: on, on that GPU, which then holds "
-      "all rows of its sequences and an index of their keys; cache ranks keep a copy, from which sequences go on after "
-      "a failure. off, on the cache ranks. What cannot be selected in place (predictors that look back, streaming "
-      "heads, corrections, lists for each query head) goes by the cache ranks all the same. auto = on where no cache "
-      "rank's GPU can be reached (--transport).");
+      "Where an inference rank on GPUs selects the rows that its steps attend to: on, where it computes, so that it "
+      "holds all rows of its sequences and an index of their keys, each GPU of its kv heads; cache ranks keep a copy, "
+      "from which sequences go on after a failure. off, on the cache ranks. What cannot be selected in place (such as "
+      "corrections) goes by the cache ranks all the same. auto = on where no cache ranks' GPUs can be reached "
+      "(--transport).");
 }
 
 void DeclareDecodePrefillTokens(Fields& fields, uint32_t* decode_prefill_tokens) {
