@@ -31,7 +31,7 @@ void LogPeerLink(const std::string& cache_rank, const absl::Status& peer_link) {
   } else if (peer_link.code() == absl::StatusCode::kUnavailable) {
     spdlog::error("decode steps with {} go by frames from now on: {}", cache_rank, std::string(peer_link.message()));
   } else {
-    spdlog::info("decode steps with {} go by frames: {}", cache_rank, std::string(peer_link.message()));
+    spdlog::info("steps that {} selects for go by frames: {}", cache_rank, std::string(peer_link.message()));
   }
 }
 
