@@ -78,7 +78,7 @@ absl::Status ShardedLocalStep::SetRow(int row, const StepSequence& sequence) {
     StepSequence part = sequence;
     part.pages = pages;
     part.past_queries = past_queries;
-    const absl::Status taken = shards_[shard]->SetRow(row, part);
+    absl::Status taken = shards_[shard]->SetRow(row, part);
     if (taken.ok()) continue;
     for (int before = 0; before < shard; ++before) shards_[before]->ClearRow(row);
     return taken;
