@@ -68,8 +68,8 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
     step_loop_.emplace(*options_.step_client, StepRowsSender(*transport_, layout_, options_.waits), layout_, callbacks,
                        metrics_);
   }
-  if (options_.step_client != nullptr && options_.keep_prefixes && slots_.num_parts() == 1) {
-    prefixes_.emplace(slots_, layout_.num_lists());
+  if (options_.step_client != nullptr && options_.keep_prefixes) {
+    prefixes_.emplace(slots_, layout_.num_lists() / slots_.num_parts());
     scheduler_.ShareSlots([this](const Sequence& sequence) { return SharedPages(sequence); });
   }
   metrics_.slot_pages_total = slots_.num_pages();
@@ -406,7 +406,8 @@ void Engine::UpdateGauges() {
   metrics_.host_slot_pages_used = used(SlotPlace::kHostBehindGpu);
   metrics_.slot_pages_used = used(SlotPlace::kFront) + used(SlotPlace::kHostBehindGpu);
   if (prefixes_.has_value()) {
-    metrics_.resident_prefix_bytes = prefixes_->num_pages() * kSlotPageTokens * layout_.row_bytes();
+    metrics_.resident_prefix_bytes =
+        prefixes_->num_pages() * slots_.num_parts() * kSlotPageTokens * layout_.row_bytes();
     metrics_.resident_prefix_evicted_tokens = prefixes_->evicted_columns() * kSlotPageTokens;
   }
   metrics_.prefill_kv_bytes = prefill_bytes_;

@@ -78,7 +78,7 @@ class ResidentPrefixes {
     bool is_indexed = false;  // whether those that are inserted are in it
   };
 
-  // Columns of pages of `slots`, which lie in one memory.
+  // Columns of pages of `slots`: of so many lists of each part, as those of the others have pages of the same numbers.
   ResidentPrefixes(SlotPool& slots, size_t num_lists) : slots_(slots), num_lists_(num_lists) {}
   ~ResidentPrefixes();
   ResidentPrefixes(const ResidentPrefixes&) = delete;

@@ -50,8 +50,7 @@ absl::StatusOr<WorkingSet> WorkingSet::Create(SlotPool& slots, const KvLayout& l
                                               ResidentPrefixes::Lease prefix, std::optional<SlotPlacement> placement) {
   WINNOW_CHECK(slots.row_bytes() == layout.row_bytes());
   WorkingSet set(slots, layout, spec, max_positions, prompt_tokens, order);
-  WINNOW_CHECK(prefix.num_columns() == 0 ||
-               (set.by_position_ && slots.num_parts() == 1 && prefix.positions() <= max_positions));
+  WINNOW_CHECK(prefix.num_columns() == 0 || (set.by_position_ && prefix.positions() <= max_positions));
   set.shared_ = std::move(prefix);
   const uint32_t needed = PagesNeeded(layout, spec, max_positions, slots.num_parts(), order);
   if (absl::Status taken = set.TakePages(needed, placement); !taken.ok()) {
@@ -70,7 +69,7 @@ absl::Status WorkingSet::TakePages(uint32_t needed, const std::optional<SlotPlac
         pages_, placement.has_value() ? slots_->Allocate(needed, SlotPlace::kFront) : slots_->Allocate(needed));
     return absl::OkStatus();
   }
-  const size_t num_lists = layout_.num_lists(), per_list = needed / num_lists;
+  const size_t num_lists = lists_of_part(), per_list = needed / num_lists;
   const SlotPlacement spread = placement.value_or(SlotPlacement());
   const size_t first_own = shared.size(), host_begin = std::clamp<size_t>(spread.host_begin, first_own, per_list),
                host_end = std::clamp<size_t>(spread.host_end, host_begin, per_list);
@@ -115,11 +114,11 @@ void WorkingSet::NotePieces() {
 
 void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
   const std::vector<std::span<const uint32_t>> columns = prefix.pages();
-  WINNOW_CHECK(by_position_ && slots_->num_parts() == 1 && prefix.positions() <= max_positions_);
+  WINNOW_CHECK(by_position_ && prefix.positions() <= max_positions_);
   std::vector<uint32_t> given_back;
   for (size_t column = shared_.num_columns(); column < columns.size(); ++column) {
-    for (size_t list = 0; list < num_lists(); ++list) {
-      uint32_t& page = pages_[first_page_[list] + column];
+    for (size_t list = 0; list < lists_of_part(); ++list) {
+      uint32_t& page = pages_[list * (pages_.size() / lists_of_part()) + column];
       if (page != columns[column][list]) given_back.push_back(page);
       page = columns[column][list];
     }
@@ -204,7 +203,7 @@ WorkingSet::~WorkingSet() {
     return;
   }
   std::vector<uint32_t> own;
-  const size_t per_list = pages_.size() / num_lists();
+  const size_t per_list = pages_.size() / lists_of_part();
   for (size_t first = 0; first < pages_.size(); first += per_list) {
     const auto list = pages_.begin() + static_cast<ptrdiff_t>(first);
     own.insert(own.end(), list + shared_.num_columns(), list + static_cast<ptrdiff_t>(per_list));

@@ -73,8 +73,12 @@ class WorkingSet {
 
   // Rows below lie in pages that others may have, too: they are there, and are never written.
   uint32_t shared_positions() const { return shared_.positions(); }
-  // The slot page of a list, of those by position, with rows [64 * column, 64 * column + 64).
-  uint32_t PageOf(size_t list, uint32_t column) const { return pages_[first_page_[list] + column]; }
+  // Lists of each of the memories that share the model's heads: those of the others have pages of the same numbers.
+  size_t lists_of_part() const { return num_lists() / slots_->num_parts(); }
+  // The slot page of a list of one part, of those by position, with rows [64 * column, 64 * column + 64).
+  uint32_t PageOf(size_t list, uint32_t column) const {
+    return pages_[list * (pages_.size() / lists_of_part()) + column];
+  }
   // Has its first rows, which are those of `prefix`, in the pages of that from now on. Not while the pages are
   // anybody's who computes with them.
   void Share(ResidentPrefixes::Lease prefix);

@@ -19,10 +19,11 @@ using std::chrono::milliseconds;
 constexpr double kTokenBytes = 8 * 2 * 128 * 2;  // KV of the demo model
 constexpr uint32_t kColumn = 64;                 // positions that are kept together
 
-// How a rank attends to rows that all lie on its GPU, and computes prompts.
+// How a rank attends to rows that all lie on its GPUs, and computes prompts.
 struct Placement {
   const char* name;
   std::vector<std::string> flags;
+  int num_gpus = 1;
 };
 std::ostream& operator<<(std::ostream& out, const Placement& placement) {
   return out << placement.name;
@@ -31,6 +32,7 @@ const Placement kPlacements[] = {
     {"Dense", {"--selection=dense"}},
     {"InPlace", {"--selection=winnow,budget=128,recent=32", "--select-in-place=on"}},
     {"Layered", {"--selection=dense", "--prefill=layered", "--prefill-chunk=192"}},
+    {"InPlaceOnTwoGpus", {"--selection=winnow,budget=128,recent=32", "--select-in-place=on", "--tensor-parallel=2"}, 2},
 };
 
 std::unique_ptr<Cluster> StartOnGpu(const Placement& placement, std::vector<std::string> flags) {
@@ -203,7 +205,8 @@ TEST_P(ResidentPrefix, WhatTheCacheRankDoesNotHaveIsComputed) {
 
 // Slots for four at a time; what is kept of earlier ones makes room for them.
 TEST_P(ResidentPrefix, WhatIsKeptGivesWayAndChangesNoAnswer) {
-  const auto kept = StartOnGpu(GetParam(), {"--max-context=512", "--max-running=6", "--slot-memory=6MiB"});
+  const auto kept = StartOnGpu(GetParam(), {"--max-context=512", "--max-running=6",
+                                            "--slot-memory=" + std::to_string(6 / GetParam().num_gpus) + "MiB"});
   ASSERT_TRUE(kept != nullptr && Plain() != nullptr);
   constexpr int kPrompts = 8, kTokens = 16;
   std::vector<Json> requests;

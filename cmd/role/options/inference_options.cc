@@ -46,7 +46,7 @@ void PrefillFlags::Declare(Fields& fields) {
       "expected to be faster: remote where little follows a long prefix. Answers are the same. Always stream-back "
       "on a GPU, where decoding begins with all rows, and where a cache rank has other kernels (isa).");
   fields.Bool("keep-prefixes", &keep_prefixes,
-              "On a GPU that holds all rows of its sequences: rows of prompts stay there after their sequences for as "
+              "On GPUs that hold all rows of their sequences: rows of prompts stay there after their sequences for as "
               "long as nobody needs the room, so that prompts that begin with them, samples and sequences that were "
               "preempted find them without a transfer. Cache ranks say what a prompt may begin with, as without it "
               "(--prefix-cache). Answers are the same.");
