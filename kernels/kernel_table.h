@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "kernels/params/attention.h"
+#include "kernels/params/delta.h"
 #include "kernels/params/experts.h"
 #include "kernels/params/keys.h"
 #include "kernels/params/matmul.h"
@@ -44,6 +45,8 @@ struct KernelTable {
   void (*take_rows)(Executor&, const TakeRowsParams&);
   void (*add_scaled_rows)(Executor&, const AddScaledRowsParams&);
   void (*add_normed)(Executor&, const AddNormedParams&);
+  void (*gated_delta)(Executor&, const GatedDeltaParams&);
+  void (*gate_heads)(Executor&, const GateHeadsParams&);
 
   // Run on the calling thread alone; callers parallelise over heads and sequences with `parallel_for`.
   void (*query_norm)(const QueryNormParams&);

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/kernel_table.h"
 
@@ -12,6 +13,7 @@ void Unpack(const QuantizedTile& tile, float* weights);
 void QuantizedPanel(const QuantizedPanelTask& task);  // at most kQuantizedRows rows
 inline constexpr int kQuantizedRows = 3;
 void DecodeAttentionTile(const DecodeTile& tile);
+extern const DeltaMicro kDelta;
 void KeyScore(const KeyScoreParams& params);
 
 }  // namespace winnow::avx2

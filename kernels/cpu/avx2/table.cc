@@ -2,6 +2,7 @@
 #include "kernels/cpu/avx2/avx2.h"
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/latent.h"
@@ -21,6 +22,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 }
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
+}
+void GatedDelta(Executor& executor, const GatedDeltaParams& params) {
+  RunGatedDelta(executor, params, avx2::kDelta);
 }
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, avx2::DecodeAttentionTile);
@@ -48,6 +52,8 @@ const KernelTable kAvx2Table = {
     .take_rows = TakeRows,
     .add_scaled_rows = AddScaledRows,
     .add_normed = AddNormed,
+    .gated_delta = GatedDelta,
+    .gate_heads = GateHeads,
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/kernel_table.h"
@@ -13,6 +14,7 @@ void Unpack(const QuantizedTile& tile, float* weights);
 void QuantizedPanel(const QuantizedPanelTask& task);  // at most kQuantizedRows rows
 inline constexpr int kQuantizedRows = 4;
 void DecodeAttentionTile(const DecodeTile& tile);
+extern const DeltaMicro kDelta;
 extern const PrefillMicro kPrefill;
 void PrefixAttention(const PrefixAttentionParams& params);
 void KeyScore(const KeyScoreParams& params);

@@ -3,6 +3,7 @@
 #include "kernels/cpu/avx512bf16/avx512bf16.h"
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/latent.h"
 #include "kernels/cpu/rope.h"
@@ -26,6 +27,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, avx512::kPrefill);
 }
+void GatedDelta(Executor& executor, const GatedDeltaParams& params) {
+  RunGatedDelta(executor, params, avx512::kDelta);
+}
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, avx512::DecodeAttentionTile);
 }
@@ -46,6 +50,8 @@ const KernelTable kAvx512Bf16Table = {
     .take_rows = TakeRows,
     .add_scaled_rows = AddScaledRows,
     .add_normed = AddNormed,
+    .gated_delta = GatedDelta,
+    .gate_heads = GateHeads,
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,

@@ -1,5 +1,6 @@
 #pragma once
 #include "kernels/cpu/decode_attention.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/prefill_attention.h"
 #include "kernels/kernel_table.h"
@@ -11,6 +12,7 @@ namespace winnow::portable {
 void TransformRow(const MatmulParams& params, int row, void* out);
 extern const MatmulMicro kMatmul;
 void DecodeAttentionTile(const DecodeTile& tile);
+extern const DeltaMicro kDelta;
 extern const PrefillMicro kPrefill;
 void PrefixAttention(const PrefixAttentionParams& params);
 void KeyScore(const KeyScoreParams& params);

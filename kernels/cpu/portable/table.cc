@@ -1,6 +1,7 @@
 #include "kernels/cpu/attend_blocks.h"
 #include "kernels/cpu/cpu_executor.h"
 #include "kernels/cpu/experts.h"
+#include "kernels/cpu/gated_delta.h"
 #include "kernels/cpu/index_keys.h"
 #include "kernels/cpu/key_softmax.h"
 #include "kernels/cpu/latent.h"
@@ -20,6 +21,9 @@ void DecodeAttention(Executor& executor, const DecodeAttentionParams& params) {
 }
 void PrefillAttention(Executor& executor, const PrefillAttentionParams& params) {
   RunPrefillAttention(executor, params, portable::kPrefill);
+}
+void GatedDelta(Executor& executor, const GatedDeltaParams& params) {
+  RunGatedDelta(executor, params, portable::kDelta);
 }
 void AttendBlocks(const AttendBlocksParams& params) {
   RunAttendBlocks(params, portable::DecodeAttentionTile);
@@ -47,6 +51,8 @@ const KernelTable kPortableTable = {
     .take_rows = TakeRows,
     .add_scaled_rows = AddScaledRows,
     .add_normed = AddNormed,
+    .gated_delta = GatedDelta,
+    .gate_heads = GateHeads,
     .query_norm = QueryNorm,
     .rotate = Rotate,
     .attend_blocks = AttendBlocks,
