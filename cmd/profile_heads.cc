@@ -197,6 +197,9 @@ absl::StatusOr<HeadProfile> Measure(const ProfileOptions& options, const std::ve
         absl::StrCat(text.name, ": ", text.tokens.size(), " tokens exceed the model's ", config.max_context_tokens));
   }
   ProgressLine line(options.quiet);
+  if (config.delta) {
+    return absl::UnimplementedError("heads of hybrid models are not profiled");
+  }
   line.Show("loading the weights");
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels("auto"));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model));
@@ -208,7 +211,7 @@ absl::StatusOr<HeadProfile> Measure(const ProfileOptions& options, const std::ve
                   config.kv_layout(Dtype::kBf16), transformer, *kernels, *executor);
 
   HeadProfile profile{.model_digest = checkpoint->Digest(),
-                      .num_layers = config.num_layers,
+                      .num_layers = config.num_kv_layers(),
                       .num_kv_heads = config.num_kv_heads,
                       .sink_tokens = options.sinks,
                       .recent_tokens = options.recent};

@@ -110,6 +110,9 @@ class DecodeKv {
   virtual void AwaitSlots(int layer, SlotLists& lists) = 0;
   // True when AwaitPartials may return something in this step.
   virtual bool WaitsForPartials() const { return false; }
+  // Of a hybrid model: what the sequence of a row keeps in the place of rows (StatePiece), which holds the positions
+  // before the step's and has its position, too, when the step has ended.
+  virtual float* State(int /*row*/) const { return nullptr; }
   // After the layer's attention: returns when it is known which heads are to be corrected, and how; at most one state
   // per row and kv head. Valid until the next layer's Publish.
   virtual std::span<const PartialAttention> AwaitPartials(int /*layer*/) { return {}; }
@@ -136,6 +139,8 @@ class PrefillKv {
   // of them, or null when they were pushed. `q_pre_rope` [num_tokens, num_query_heads, head_dim]. Returns where
   // attention finds rows 0 .. first_position + num_tokens - 1 of the layer.
   virtual Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) = 0;
+  // As DecodeKv has it. Of each layer it holds the positions that have gone through that layer.
+  virtual float* State() const { return nullptr; }
 };
 
 // Where residuals of a prompt lie between two layers, [num_tokens, hidden_size] f32: a place in the memory of each of
@@ -143,6 +148,9 @@ class PrefillKv {
 using ResidualPlaces = std::span<float* const>;
 
 // The forward pass of a model, on whatever computes it. Used by one thread.
+//
+// A layer is one with keys and values, numbered through without the others: layers of a hybrid model that keep a state
+// belong to the next layer with rows behind them, and those behind the last one to that.
 class Forward {
  public:
   virtual ~Forward() = default;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "common/base/check.h"
 
@@ -39,6 +40,14 @@ Transformer::Transformer(const ModelConfig& config, const ModelWeights& weights,
   merged_.resize(static_cast<size_t>(config.group_size()) * config.head_dim);
   if (config.norms != NormPlacement::kBefore) unnormed_.resize(rows * config.hidden_size);
   gate_up_.resize(rows * 2 * config.max_dense_mlp_features());
+  if (config.attention_gate) {
+    gates_.resize(rows * config.q_features());
+    prediction_gates_.resize(static_cast<size_t>(kMaxDecodeRows) * config.q_features());
+  }
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.is_delta(layer)) kv_layers_.push_back(layer);
+  }
+  if (config.delta) linear_.emplace(config, kernels, executor, max_rows_);
   if (config.latent) latent_.emplace(config, kernels, executor, kv_dtype, max_rows_);
   if (layout_.has_indexer()) indexed_.emplace(config.latent->indexer, layout_, kernels, executor);
   if (config.moe.num_experts > 0) experts_.emplace(config, kernels, executor, max_rows_);
@@ -78,6 +87,7 @@ void Transformer::ProjectQkv(Matmul matmul, int l, const float* x, int num_rows,
     return latent_->Project(matmul, layer, x, qkv_.data(), num_rows, positions,
                             {.q_pre_rope = q_pre_rope_.data(), .q = q_.data(), .kv_rows = kv_rows_.data()});
   }
+  if (config_.attention_gate) TakeGates(qkv_.data(), config_.qkv_features(), num_rows, gates_.data());
   OrderHeads(qkv_.data(), config_.qkv_features(), num_rows, config_.num_query_heads + config_.num_kv_heads);
   kernels_.rope_append(executor_, {.qkv = qkv_.data(),
                                    .qkv_stride = config_.qkv_features(),
@@ -109,9 +119,17 @@ void Transformer::PredictQueries(int layer, int num_rows) {
                                      .norm_epsilon = config_.rms_norm_eps,
                                      .weight = weights.query_projection,
                                      .bias = weights.query_bias.data(),
-                                     .y = latent_ ? qkv_.data() : prediction_.data(),
+                                     .y = latent_ || config_.attention_gate ? qkv_.data() : prediction_.data(),
                                      .y_stride = config_.query_projection_features()});
   if (latent_) return latent_->Queries(kernels_.decode_matmul, weights, qkv_.data(), num_rows, prediction_.data());
+  if (config_.attention_gate) {
+    const int stride = config_.query_projection_features();
+    TakeGates(qkv_.data(), stride, num_rows, prediction_gates_.data());
+    for (int row = 0; row < num_rows; ++row) {
+      std::copy_n(qkv_.data() + row * static_cast<int64_t>(stride), config_.q_features(),
+                  prediction_.data() + row * static_cast<int64_t>(config_.q_features()));
+    }
+  }
   OrderHeads(prediction_.data(), config_.q_features(), num_rows, config_.num_query_heads);
   kernels_.query_norm({.q = prediction_.data(),
                        .num_rows = num_rows,
@@ -133,6 +151,42 @@ void Transformer::OrderHeads(float* heads, int64_t stride, int num_rows, int num
       for (int i = 0; i < shape.rope_dim; ++i) at[shape.rope_place(i)] = head[static_cast<size_t>(i)];
       for (int i = 0; i < shape.rank; ++i) at[shape.latent_place(i)] = head[static_cast<size_t>(shape.rope_dim + i)];
     }
+  }
+}
+
+void Transformer::TakeGates(float* projected, int64_t stride, int num_rows, float* gates) {
+  const int dim = config_.head_dim, heads = config_.num_query_heads, rest = static_cast<int>(stride) - 2 * heads * dim;
+  for (int row = 0; row < num_rows; ++row) {
+    float* const at = projected + row * stride;
+    for (int head = 0; head < heads; ++head) {
+      std::copy_n(at + (2 * head + 1) * dim, dim, gates + (static_cast<int64_t>(row) * heads + head) * dim);
+      std::memmove(at + head * dim, at + 2 * head * dim, static_cast<size_t>(dim) * sizeof(float));
+    }
+    std::memmove(at + heads * dim, at + 2 * heads * dim, static_cast<size_t>(rest) * sizeof(float));
+  }
+}
+
+void Transformer::GateAttention(int num_rows) {
+  if (!config_.attention_gate) return;
+  kernels_.gate_heads(
+      executor_, {.x = attention_.data(), .gate = gates_.data(), .width = config_.q_features(), .num_rows = num_rows});
+}
+
+void Transformer::LinearLayersBefore(Matmul matmul, int kv_layer, float* x, int num_rows,
+                                     std::span<const StatePiece> pieces) {
+  const auto k = static_cast<size_t>(kv_layer);
+  LinearLayers(matmul, k == 0 ? 0 : kv_layers_[k - 1] + 1, kv_layers_[k], x, num_rows, pieces);
+}
+
+void Transformer::LinearLayersBehind(Matmul matmul, float* x, int num_rows, std::span<const StatePiece> pieces) {
+  LinearLayers(matmul, kv_layers_.back() + 1, config_.num_layers, x, num_rows, pieces);
+}
+
+void Transformer::LinearLayers(Matmul matmul, int first, int end, float* x, int num_rows,
+                               std::span<const StatePiece> pieces) {
+  for (int layer = first; layer < end; ++layer) {
+    const LayerWeights& weights = weights_.layer(layer);
+    ProductAndMlp(matmul, weights, x, linear_->Attend(matmul, layer, weights, x, num_rows, pieces), num_rows);
   }
 }
 
@@ -167,9 +221,14 @@ void Transformer::AddProduct(Matmul matmul, const MatmulParams& product, std::sp
 
 void Transformer::OutputAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attention,
                                int num_rows) {
+  ProductAndMlp(matmul, layer, x, latent_ ? latent_->Values(matmul, layer, attention, num_rows) : attention, num_rows);
+}
+
+void Transformer::ProductAndMlp(Matmul matmul, const LayerWeights& layer, float* x, const float* attended,
+                                int num_rows) {
   AddProduct(matmul,
-             {.x = latent_ ? latent_->Values(matmul, layer, attention, num_rows) : attention,
-              .x_stride = config_.o_features(),
+             {.x = attended,
+              .x_stride = layer.o.in_features,
               .num_rows = num_rows,
               .weight = layer.o,
               .bias = layer.o_bias.data()},
@@ -223,22 +282,29 @@ std::span<float> Transformer::DecodeByLayer(std::span<const uint32_t> token_ids,
   const int lookahead = kv.Lookahead();
   const bool waits_for_partials = kv.WaitsForPartials();
   Embed(token_ids, x_.data());
-  for (int l = 0; l < config_.num_layers; ++l) {
+  pieces_.clear();
+  for (int row = 0; linear_ && row < num_rows; ++row) {
+    pieces_.push_back({.first_row = row, .num_rows = 1, .state = kv.State(row)});
+  }
+  const int num_kv_layers = static_cast<int>(kv_layers_.size());
+  for (int k = 0; k < num_kv_layers; ++k) {
+    LinearLayersBefore(kernels_.decode_matmul, k, x_.data(), num_rows, pieces_);
+    const int l = kv_layers_[static_cast<size_t>(k)];
     const LayerWeights& layer = weights_.layer(l);
     ProjectQkv(kernels_.decode_matmul, l, x_.data(), num_rows, positions);
-    const bool predicts = lookahead > 0 && l + lookahead < config_.num_layers;
-    if (predicts) PredictQueries(l + lookahead, num_rows);
-    kv.Publish({.layer = l,
+    const bool predicts = lookahead > 0 && k + lookahead < num_kv_layers;
+    if (predicts) PredictQueries(kv_layers_[static_cast<size_t>(k + lookahead)], num_rows);
+    kv.Publish({.layer = k,
                 .kv_rows = kv_rows_.data(),
                 .q_pre_rope = q_pre_rope_.data(),
                 .prediction = predicts ? prediction_.data() : nullptr,
-                .prediction_layer = l + lookahead,
+                .prediction_layer = k + lookahead,
                 .hidden = x_.data(),
                 .hidden_size = config_.hidden_size,
                 .index_queries = layout_.has_indexer() ? latent_->index_queries() : nullptr});
 
     slot_lists_.Clear();
-    kv.AwaitSlots(l, slot_lists_);
+    kv.AwaitSlots(k, slot_lists_);
     WINNOW_CHECK(slot_lists_.num_heads() == static_cast<size_t>(num_rows) * config_.num_query_heads);
     // A list is in the order of positions, and has those of the window (common/selection/window_layers.h).
     if (config_.window(l) > 0) slot_lists_.KeepNewest(config_.window(l));
@@ -262,9 +328,11 @@ std::span<float> Transformer::DecodeByLayer(std::span<const uint32_t> token_ids,
                                           .lse = waits_for_partials ? lse_.data() : nullptr,
                                           .scratch = attention_scratch_.data(),
                                           .sinks = layer.sinks.data()});
-    if (waits_for_partials) MergePartials(kv.AwaitPartials(l));
+    if (waits_for_partials) MergePartials(kv.AwaitPartials(k));
+    GateAttention(num_rows);
     OutputAndMlp(kernels_.decode_matmul, layer, x_.data(), attention_.data(), num_rows);
   }
+  LinearLayersBehind(kernels_.decode_matmul, x_.data(), num_rows, pieces_);
   return Logits(x_.data(), num_rows);
 }
 
@@ -273,30 +341,36 @@ std::span<float> Transformer::Prefill(std::span<const uint32_t> token_ids, uint3
   const int num_tokens = static_cast<int>(token_ids.size());
   WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
   Embed(token_ids, x_.data());
-  for (int l = 0; l < config_.num_layers; ++l) PrefillLayer(l, first_position, num_tokens, last, x_.data(), kv);
+  for (int k = 0; k < static_cast<int>(kv_layers_.size()); ++k) {
+    PrefillLayer(k, first_position, num_tokens, last, x_.data(), kv);
+  }
   return last ? Logits(x_.data(), 1) : std::span<float>();
 }
 
-PrefillKv::Rows Transformer::ProjectPiece(int l, uint32_t first_position, int num_tokens, bool last,
+PrefillKv::Rows Transformer::ProjectPiece(int k, uint32_t first_position, int num_tokens, bool last,
                                           const float* hidden, PrefillKv& kv) {
   WINNOW_CHECK(num_tokens >= 1 && num_tokens <= max_rows_);
   for (int i = 0; i < num_tokens; ++i) positions_[i] = first_position + i;
   // The prompt's last token alone decides the first token of the answer: it gets the more precise matmul.
   WINNOW_CHECK(!last || num_tokens == 1);
-  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, l, hidden, num_tokens,
-             {positions_.data(), static_cast<size_t>(num_tokens)});
-  return kv.Publish(l, kv_rows_.data(), q_pre_rope_.data());
+  ProjectQkv(last ? kernels_.decode_matmul : kernels_.prefill_matmul, kv_layers_[static_cast<size_t>(k)], hidden,
+             num_tokens, {positions_.data(), static_cast<size_t>(num_tokens)});
+  return kv.Publish(k, kv_rows_.data(), q_pre_rope_.data());
 }
 
-void Transformer::PrefillLayer(int l, uint32_t first_position, int num_tokens, bool last, float* hidden,
+void Transformer::PrefillLayer(int k, uint32_t first_position, int num_tokens, bool last, float* hidden,
                                PrefillKv& kv) {
-  const PrefillKv::Rows rows = ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
-  AttendPrompt(l, first_position, num_tokens, last, {.queries = q_.data(), .rows = rows}, hidden);
+  const Matmul matmul = last ? kernels_.decode_matmul : kernels_.prefill_matmul;
+  const StatePiece piece{.first_row = 0, .num_rows = num_tokens, .state = linear_ ? kv.State() : nullptr};
+  LinearLayersBefore(matmul, k, hidden, num_tokens, {&piece, 1});
+  const PrefillKv::Rows rows = ProjectPiece(k, first_position, num_tokens, last, hidden, kv);
+  AttendPrompt(k, first_position, num_tokens, last, {.queries = q_.data(), .rows = rows}, hidden);
+  if (k + 1 == static_cast<int>(kv_layers_.size())) LinearLayersBehind(matmul, hidden, num_tokens, {&piece, 1});
 }
 
-void Transformer::ProjectPrompt(int l, uint32_t first_position, int num_tokens, bool last, const float* hidden,
+void Transformer::ProjectPrompt(int k, uint32_t first_position, int num_tokens, bool last, const float* hidden,
                                 PrefillKv& kv, float* queries) {
-  ProjectPiece(l, first_position, num_tokens, last, hidden, kv);
+  ProjectPiece(k, first_position, num_tokens, last, hidden, kv);
   std::copy_n(q_.begin(), static_cast<size_t>(num_tokens) * config_.q_features(), queries);
 }
 
@@ -336,11 +410,13 @@ void Transformer::AttendToPrompt(int l, uint32_t first_position, int num_tokens,
                                          .sinks = weights_.layer(l).sinks.data()});
 }
 
-void Transformer::AttendPrompt(int l, uint32_t first_position, int num_tokens, bool last,
+void Transformer::AttendPrompt(int k, uint32_t first_position, int num_tokens, bool last,
                                const PromptAttention& attention, float* hidden) {
+  const int l = kv_layers_[static_cast<size_t>(k)];
   // Nothing reads the last layer's output but the logits of the last token.
   if (l + 1 == config_.num_layers && !last) return;
   AttendToPrompt(l, first_position, num_tokens, attention);
+  GateAttention(num_tokens);
   OutputAndMlp(last ? kernels_.decode_matmul : kernels_.prefill_matmul, weights_.layer(l), hidden, attention_.data(),
                num_tokens);
 }

@@ -260,10 +260,10 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
                                                       text->tokenizer()->VocabSize() - 1,
                                                       ", but config.json's vocab_size is ", vocab_size));
   }
-  const int num_lists = config.num_kv_heads * config.num_layers;
+  const int num_lists = config.num_kv_heads * config.num_kv_layers();
   if (options.shards.least > static_cast<uint32_t>(num_lists)) {
     return absl::InvalidArgumentError(absl::StrCat("--cache-shards=", options.shards.least, ": the KV of ",
-                                                   config.num_kv_heads, " kv heads x ", config.num_layers,
+                                                   config.num_kv_heads, " kv heads x ", config.num_kv_layers(),
                                                    " layers has at most ", num_lists, " shards"));
   }
   ServedModel model;
@@ -290,7 +290,7 @@ absl::StatusOr<std::unique_ptr<Router>> Router::Create(RouterOptions options, Me
   if (config.latent) generation.index_top_k = static_cast<uint32_t>(config.latent->indexer.top_k);
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(HeadProfile profile, HeadProfile::Load(options.head_profile));
-    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_kv_layers(), config.num_kv_heads, options.head_profile));
     model.has_head_profile = true;
     generation.head_profile = std::make_shared<const HeadProfile>(std::move(profile));
   }

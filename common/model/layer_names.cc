@@ -64,6 +64,34 @@ void NameLatentAttention(const LatentConfig& latent, int layer, LayerNames& name
   names.index_norm_bias = at("indexer.k_norm.bias");
 }
 
+void NameLinearAttention(int layer, LayerNames& names) {
+  const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, "linear_attn." + std::string(suffix)); };
+  names.qkv = {at("in_proj_qkvz")};
+  names.rates = {at("in_proj_ba")};
+  names.conv = at("conv1d.weight");
+  names.log_forgetting = at("A_log");
+  names.rate_bias = at("dt_bias");
+  names.delta_norm = at("norm.weight");
+  names.o = at("out_proj");
+}
+
+void NameAttention(const ModelConfig& config, int layer, LayerNames& names) {
+  const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, "self_attn." + std::string(suffix)); };
+  if (config.latent) {
+    NameLatentAttention(*config.latent, layer, names);
+  } else if (config.fused_projections) {
+    names.qkv = {at("qkv_proj")};
+  } else {
+    names.qkv = {at("q_proj"), at("k_proj"), at("v_proj")};
+  }
+  names.o = at("o_proj");
+  if (config.qk_norm) {
+    names.q_norm = at("q_norm.weight");
+    names.k_norm = at("k_norm.weight");
+  }
+  if (config.attention_sinks) names.sinks = at("sinks");
+}
+
 std::vector<std::string> WithSuffix(const std::vector<std::string>& projections, const char* suffix) {
   std::vector<std::string> names;
   for (const std::string& projection : projections) names.push_back(projection + suffix);
@@ -76,19 +104,11 @@ LayerNames LayerNamesOf(const ModelConfig& config, int layer) {
   const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, suffix); };
   LayerNames names;
   NameNorms(config, layer, names);
-  if (config.latent) {
-    NameLatentAttention(*config.latent, layer, names);
-  } else if (config.fused_projections) {
-    names.qkv = {at("self_attn.qkv_proj")};
+  if (config.is_delta(layer)) {
+    NameLinearAttention(layer, names);
   } else {
-    names.qkv = {at("self_attn.q_proj"), at("self_attn.k_proj"), at("self_attn.v_proj")};
+    NameAttention(config, layer, names);
   }
-  names.o = at("self_attn.o_proj");
-  if (config.qk_norm) {
-    names.q_norm = at("self_attn.q_norm.weight");
-    names.k_norm = at("self_attn.k_norm.weight");
-  }
-  if (config.attention_sinks) names.sinks = at("self_attn.sinks");
   const bool sparse = config.moe.IsSparse(layer);
   if (config.mlp_features(layer) > 0) {
     // Qwen has one shared expert, with a gate; DeepSeek several, stored as one.

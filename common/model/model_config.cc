@@ -44,7 +44,8 @@ bool IsKnownField(std::string_view name) {
       "topk_method", "first_k_dense_replace", "mlp_layer_types", "moe_layer_freq", "use_qk_norm", "kv_lora_rank",
       "experts_per_token", "initial_context_length", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
       "v_head_dim", "rope_interleave", "index_n_heads", "index_head_dim", "index_topk", "indexer_types",
-      "indexer_rope_interleave",
+      "indexer_rope_interleave", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim",
+      "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
@@ -210,6 +211,10 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
     out.qk_norm = qk_norm.value_or(false);
   }
   out.qk_norm_projection = family.qk_norm == QkNorm::kProjection;
+  if (family.gated_delta) {
+    out.norms_add_one = out.attention_gate = true;
+    WINNOW_ASSIGN_OR_RETURN(out.delta, ParseGatedDeltaConfig(config, out.num_layers));
+  }
   out.norms = family.norms;
   out.activation = family.activation;
   out.fused_projections = family.fused_projections;
@@ -282,7 +287,7 @@ absl::Status ParsePositions(const JsonFields& config, const FamilyTraits& family
     const double theta = out.family == ModelFamily::kOlmo3 ? out.rope.theta : RopeConfig().theta;
     WINNOW_ASSIGN_OR_RETURN(out.window_rope, ParseWindowRopeConfig(config, max_positions, out.warnings, theta));
   }
-  if (out.latent) return absl::OkStatus();  // which has no windows
+  if (out.latent || out.delta) return absl::OkStatus();  // which have no windows
   WINNOW_ASSIGN_OR_RETURN(out.windows, ParseWindows(config, out.family, out.num_layers, out.max_context_tokens));
   return absl::OkStatus();
 }

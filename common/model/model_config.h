@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/base/kv_layout.h"
+#include "common/model/gated_delta_config.h"
 #include "common/model/latent_config.h"
 #include "common/model/model_family.h"
 #include "common/model/moe_config.h"
@@ -47,6 +48,10 @@ struct ModelConfig {
   // Of latent attention: there is one kv head, whose keys of head_dim elements are latent and turning part. Queries are
   // brought to that form before they meet keys, so that to everything but projections such a model has heads as others.
   std::optional<LatentConfig> latent;
+  // Of a hybrid model: which layers keep a state in the place of rows, and its shape. To all that handles rows the
+  // model has its other layers alone (num_kv_layers).
+  std::optional<GatedDeltaConfig> delta;
+  bool attention_gate = false;  // a query head's projection has a part that gates what the head attended to
   RopeConfig rope;
   // Of layers with a window, where they have one of their own.
   std::optional<RopeConfig> window_rope;
@@ -64,10 +69,18 @@ struct ModelConfig {
   int kv_features() const { return num_kv_heads * head_dim; }
   // Of the product that begins a layer: queries, keys and values, or what they are made of.
   int qkv_features() const {
-    return latent ? query_projection_features() + latent->shape.key_dim() : q_features() + 2 * kv_features();
+    return query_projection_features() + (latent ? latent->shape.key_dim() : 2 * kv_features());
   }
   // Of its first part, which queries are made of.
-  int query_projection_features() const { return latent ? latent->query_features(num_query_heads) : q_features(); }
+  int query_projection_features() const {
+    if (latent) return latent->query_features(num_query_heads);
+    return attention_gate ? 2 * q_features() : q_features();
+  }
+  bool is_delta(int layer) const { return delta && delta->layers[static_cast<size_t>(layer)]; }
+  // Layers with keys and values.
+  int num_kv_layers() const { return delta ? num_layers - delta->num_layers() : num_layers; }
+  // What a sequence keeps beside rows, in f32.
+  size_t state_floats() const { return delta ? delta->state_floats() : 0; }
   // What attention gives the output projection.
   int o_features() const { return latent ? num_query_heads * latent->value_dim : q_features(); }
   // Where elements of a head belong that turn, which are stored first, and those that do not.
@@ -90,7 +103,7 @@ struct ModelConfig {
   // is sent to.
   double active_mlp_weights() const;
   KvLayout kv_layout(Dtype dtype) const {
-    KvLayout layout{num_layers, num_query_heads, num_kv_heads, head_dim, dtype};
+    KvLayout layout{num_kv_layers(), num_query_heads, num_kv_heads, head_dim, dtype};
     if (latent) {
       layout.row = {.value_is_key = true, .index_dim = latent->indexer.head_dim};
       layout.num_index_heads = latent->indexer.num_heads;

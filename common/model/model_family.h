@@ -15,6 +15,7 @@ enum class ModelFamily : uint8_t {
   kMixtral,
   kQwen2Moe,
   kQwen3Moe,
+  kQwen3Next,
   kPhi3,
   kOlmo2,
   kOlmo3,
@@ -57,6 +58,8 @@ struct FamilyTraits {
   bool partial_rotary = false;        // a part of a head's elements may turn ...
   double default_partial_rotary = 1;  // ... of so large a share
   bool window_rope = false;           // layers with a sliding window have a rotary embedding of their own
+  bool gated_delta = false;           // most layers are linear attention (common/model/gated_delta_config.h), and the
+                                      // others have a gate of what they attended to
 };
 
 // The family of that architecture, or of that model_type; null when it is not supported.

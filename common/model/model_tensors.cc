@@ -73,6 +73,32 @@ class ExpectedList {
     AddNorm(names.index_norm_bias, indexer.head_dim);
   }
 
+  void AddLinearAttention(const LayerNames& names, const GatedDeltaConfig& delta, int hidden_size) {
+    AddProjection(names.qkv.front(), delta.projected_features(), hidden_size, false);
+    AddProjection(names.rates.front(), 2 * delta.num_value_heads, hidden_size, false);
+    Add(names.conv, {static_cast<uint64_t>(delta.conv_features()), 1, static_cast<uint64_t>(delta.conv_width)});
+    AddNorm(names.log_forgetting, delta.num_value_heads);
+    AddNorm(names.rate_bias, delta.num_value_heads);
+    AddNorm(names.delta_norm, delta.value_dim);
+    AddProjection(names.o, hidden_size, delta.value_features(), false);
+  }
+
+  void AddAttention(const LayerNames& names, const ModelConfig& config) {
+    if (config.latent) {
+      AddLatentAttention(names, *config.latent, config);
+    } else if (names.qkv.size() == 1) {
+      AddProjection(names.qkv[0], config.qkv_features(), config.hidden_size, config.qkv_bias);
+    } else {
+      AddProjection(names.qkv[0], config.query_projection_features(), config.hidden_size, config.qkv_bias);
+      AddProjection(names.qkv[1], config.kv_features(), config.hidden_size, config.qkv_bias);
+      AddProjection(names.qkv[2], config.kv_features(), config.hidden_size, config.qkv_bias);
+    }
+    AddNorm(names.q_norm, config.q_norm_features());
+    AddNorm(names.k_norm, config.k_norm_features());
+    AddNorm(names.sinks, config.num_query_heads);
+    AddProjection(names.o, config.hidden_size, config.o_features(), config.o_bias);
+  }
+
   std::vector<ExpectedTensor> Take() { return std::move(list_); }
 
  private:
@@ -122,7 +148,8 @@ bool IsHarmlessExtra(std::string_view name, const ModelConfig& config) {
       if (absl::EndsWith(AbslSv(name), suffix)) return true;
     }
   }
-  // Layers behind the last one predict further tokens.
+  // Layers behind the last one predict further tokens; those of hybrid models have a name of their own.
+  if (config.delta && name.starts_with("mtp.")) return true;
   int layer = 0;
   constexpr std::string_view kLayers = "model.layers.";
   if (name.starts_with(kLayers)) {
@@ -152,19 +179,11 @@ std::vector<ExpectedTensor> ExpectedTensors(const ModelConfig& config) {
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const LayerNames names = LayerNamesOf(config, layer);
     list.AddNorm(names.attention_norm, config.hidden_size);
-    if (config.latent) {
-      list.AddLatentAttention(names, *config.latent, config);
-    } else if (names.qkv.size() == 1) {
-      list.AddProjection(names.qkv[0], config.qkv_features(), config.hidden_size, config.qkv_bias);
+    if (config.is_delta(layer)) {
+      list.AddLinearAttention(names, *config.delta, config.hidden_size);
     } else {
-      list.AddProjection(names.qkv[0], config.q_features(), config.hidden_size, config.qkv_bias);
-      list.AddProjection(names.qkv[1], config.kv_features(), config.hidden_size, config.qkv_bias);
-      list.AddProjection(names.qkv[2], config.kv_features(), config.hidden_size, config.qkv_bias);
+      list.AddAttention(names, config);
     }
-    list.AddNorm(names.q_norm, config.q_norm_features());
-    list.AddNorm(names.k_norm, config.k_norm_features());
-    list.AddNorm(names.sinks, config.num_query_heads);
-    list.AddProjection(names.o, config.hidden_size, config.o_features(), config.o_bias);
     list.AddNorm(names.attention_post_norm, config.hidden_size);
     list.AddNorm(names.mlp_norm, config.hidden_size);
     list.AddNorm(names.mlp_post_norm, config.hidden_size);

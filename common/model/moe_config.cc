@@ -150,6 +150,7 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
     case MoeFields::kDeepseekV2:
       WINNOW_RETURN_IF_ERROR(ParseDeepseek(config, fields, num_layers, moe));
       break;
+    case MoeFields::kQwen3Next:
     case MoeFields::kQwen2: {
       moe.shared_gate = true;
       WINNOW_ASSIGN_OR_RETURN(moe.shared_intermediate_size,
@@ -159,7 +160,7 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
     case MoeFields::kQwen3: {
       WINNOW_ASSIGN_OR_RETURN(moe.intermediate_size, FirstOf(config, {"moe_intermediate_size"}, kMaxExpertWidth));
       WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> normalizes, config.Bool("norm_topk_prob"));
-      moe.normalizes = normalizes.value_or(false);
+      moe.normalizes = normalizes.value_or(fields == MoeFields::kQwen3Next);
       WINNOW_RETURN_IF_ERROR(ParseQwenLayers(config, num_layers, moe.sparse_layers));
       break;
     }

@@ -8,7 +8,7 @@
 namespace winnow {
 
 // How a family spells its mixture of experts in config.json.
-enum class MoeFields : uint8_t { kNone, kMixtral, kQwen2, kQwen3, kGptOss, kDeepseek, kDeepseekV2 };
+enum class MoeFields : uint8_t { kNone, kMixtral, kQwen2, kQwen3, kQwen3Next, kGptOss, kDeepseek, kDeepseekV2 };
 
 // The mixture of experts of a model's sparse layers: each token goes through the best few of many MLPs, chosen by a
 // router in f32, and through a shared one where there is one. What the chosen experts give is added up in ascending

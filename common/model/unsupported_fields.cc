@@ -17,10 +17,10 @@ constexpr Built kGemma = [](const FamilyTraits& of) { return kGemma2(of) || kGem
 constexpr Built kDeepseekMoe = [](const FamilyTraits& of) {
   return of.moe == MoeFields::kDeepseek || of.moe == MoeFields::kDeepseekV2;
 };
-constexpr Built kQwen2Moe = [](const FamilyTraits& of) { return of.moe == MoeFields::kQwen2; };
-constexpr Built kQwenMoe = [](const FamilyTraits& of) {
-  return of.moe == MoeFields::kQwen2 || of.moe == MoeFields::kQwen3;
+constexpr Built kQwen2Moe = [](const FamilyTraits& of) {
+  return of.moe == MoeFields::kQwen2 || of.moe == MoeFields::kQwen3Next;
 };
+constexpr Built kQwenMoe = [](const FamilyTraits& of) { return kQwen2Moe(of) || of.moe == MoeFields::kQwen3; };
 constexpr Built kGptOss = [](const FamilyTraits& of) { return of.moe == MoeFields::kGptOss; };
 constexpr Built kLatent = [](const FamilyTraits& of) { return of.latent_attention; };
 constexpr Built kIndexer = [](const FamilyTraits& of) { return of.indexer; };

@@ -19,6 +19,7 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
     case ModelFamily::kLlama:
     case ModelFamily::kOlmo2:
     case ModelFamily::kGlm4Moe:
+    case ModelFamily::kQwen3Next:
     case ModelFamily::kDeepseekV2:
     case ModelFamily::kDeepseekV3:
     case ModelFamily::kDeepseekV32:

@@ -11,8 +11,12 @@ struct PrefillWork {
   double per_earlier_token = 0;  // what it costs a token to attend to one earlier token, in units
 
   static PrefillWork Of(const ModelConfig& config) {
-    const double hidden = config.hidden_size, matrices = hidden * (config.qkv_features() + config.q_features()) +
-                                                         config.active_mlp_weights() / config.num_layers;
+    // A layer of a hybrid model is one with rows and its share of the others.
+    const double share = static_cast<double>(config.num_layers) / config.num_kv_layers() - 1;
+    const double linear = config.delta ? config.delta->projected_features() + config.delta->value_features() : 0;
+    const double hidden = config.hidden_size,
+                 matrices = hidden * (config.qkv_features() + config.q_features() + share * linear) +
+                            config.active_mlp_weights() / config.num_kv_layers();
     return {.per_earlier_token = 2.0 * config.q_features() / matrices};
   }
 

@@ -67,7 +67,7 @@ absl::StatusOr<RankModel> RankModel::Read(const InferenceRankOptions& options, W
   model.selection = options.selection;
   if (!options.head_profile.empty()) {
     WINNOW_ASSIGN_OR_RETURN(const HeadProfile profile, HeadProfile::Load(options.head_profile));
-    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_layers, config.num_kv_heads, options.head_profile));
+    WINNOW_RETURN_IF_ERROR(profile.CheckShape(config.num_kv_layers(), config.num_kv_heads, options.head_profile));
     for (const std::string& doubt : profile.DoubtsAbout(model.digest, model.selection)) {
       model.warnings.push_back(absl::StrCat("head profile ", options.head_profile, " ", doubt));
     }

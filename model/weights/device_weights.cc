@@ -251,6 +251,7 @@ absl::Status CheckDeviceModel(const ModelConfig& config, const DeviceWeightOptio
     return absl::InvalidArgumentError(
         absl::StrCat("GPUs hold weights as bf16 or fp8, not as ", DtypeName(options.dtype)));
   }
+  if (config.delta) return NoKernels(config, "layers of linear attention");
   WINNOW_RETURN_IF_ERROR(CheckDeviceLayers(config));
   WINNOW_RETURN_IF_ERROR(config.latent ? CheckDeviceLatents(config, options) : CheckDeviceHeads(config));
   WINNOW_RETURN_IF_ERROR(CheckDeviceExperts(config, options));

@@ -9,7 +9,8 @@ namespace winnow {
 absl::Status VectorLoader::Append(const std::string& name) {
   WINNOW_ASSIGN_OR_RETURN(const TensorView tensor, checkpoint_.Find(name));
   WINNOW_RETURN_IF_ERROR(CheckFinite(tensor, checkpoint_.FileOf(name)));
-  const size_t count = tensor.shape[0];
+  size_t count = 1;
+  for (const uint64_t dim : tensor.shape) count *= dim;
   WINNOW_CHECK(buffer_.size() + count <= buffer_.capacity());
   AppendAsF32(tensor, 0, count, buffer_);
   return absl::OkStatus();
@@ -19,6 +20,16 @@ std::span<const float> VectorLoader::LoadIfNamed(const std::string& name, float 
   if (name.empty()) return {};
   const std::span<const float> loaded = Load({name});
   for (float& value : std::span(buffer_).subspan(buffer_.size() - loaded.size())) value += offset;
+  return loaded;
+}
+
+std::span<const float> VectorLoader::LoadColumns(const std::string& name, int rows) {
+  if (name.empty()) return {};
+  const std::span<const float> loaded = Load({name});
+  const std::vector<float> stored(loaded.begin(), loaded.end());
+  const size_t count = static_cast<size_t>(rows), columns = stored.size() / count;
+  float* const to = buffer_.data() + (buffer_.size() - stored.size());
+  for (size_t i = 0; i < stored.size(); ++i) to[i % columns * count + i / columns] = stored[i];
   return loaded;
 }
 

@@ -24,6 +24,8 @@ class VectorLoader {
   }
   // Nothing where the model has no such tensor, which an empty name says. `offset` is added to each element.
   std::span<const float> LoadIfNamed(const std::string& name, float offset = 0);
+  // A matrix of so many rows, column by column; nothing where the model has none.
+  std::span<const float> LoadColumns(const std::string& name, int rows);
   // One row of a matrix. `pairs`: its elements belong in turn to two halves, which lie one after the other then.
   std::span<const float> LoadRow(const std::string& name, int row, bool pairs);
   const absl::Status& status() const { return status_; }

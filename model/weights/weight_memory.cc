@@ -29,15 +29,21 @@ size_t VectorFloats(const ModelConfig& config, int layer) {
   const auto hidden = static_cast<size_t>(config.hidden_size);
   const auto features = static_cast<size_t>(config.mlp_features(layer));
   size_t floats = (config.norms == NormPlacement::kBoth ? 4 : 2) * hidden;
-  if (config.qk_norm) floats += static_cast<size_t>(config.q_norm_features() + config.k_norm_features());
+  if (config.is_delta(layer)) {
+    const GatedDeltaConfig& delta = *config.delta;
+    floats +=
+        static_cast<size_t>(delta.conv_width) * delta.conv_features() + 2 * delta.num_value_heads + delta.value_dim;
+  }
+  const bool attends = !config.is_delta(layer);
+  if (config.qk_norm && attends) floats += static_cast<size_t>(config.q_norm_features() + config.k_norm_features());
   if (config.attention_sinks) floats += static_cast<size_t>(config.num_query_heads);
-  if (config.qkv_bias) floats += static_cast<size_t>(config.qkv_features());
+  if (config.qkv_bias && attends) floats += static_cast<size_t>(config.qkv_features());
   if (config.latent) {
     floats += static_cast<size_t>(config.latent->query_rank + config.latent->shape.rank);
     floats += 2 * static_cast<size_t>(config.latent->indexer.head_dim);
   }
   if (config.moe.IsSparse(layer) && config.moe.correction) floats += static_cast<size_t>(config.moe.num_experts);
-  if (config.o_bias) floats += hidden;
+  if (config.o_bias && attends) floats += hidden;
   if (config.mlp_bias && features > 0) floats += 2 * features + hidden;
   if (config.moe.IsSparse(layer) && config.moe.biases) {
     const auto width = static_cast<size_t>(config.moe.intermediate_size);
@@ -77,8 +83,9 @@ WeightMemory ComputeWeightMemory(const ModelConfig& config, Dtype compute_dtype,
   PlanMatrices(config, plan, layers, lm_head);
   WeightMemory memory;
   for (const LayerWeights& layer : layers) {
-    memory.qkv_bytes += PlannedBytes(layer.qkv);
-    if (!QueryRowsAreWholePanels(config)) memory.query_projection_bytes += PlannedBytes(layer.query_projection);
+    memory.qkv_bytes += PlannedBytes(layer.qkv) + PlannedBytes(layer.delta.rates);
+    if (!QueryRowsAreWholePanels(config) && layer.query_projection.out_features > 0)
+      memory.query_projection_bytes += PlannedBytes(layer.query_projection);
     memory.latent_bytes += LatentBytes(layer.latent);
     memory.o_bytes += PlannedBytes(layer.o);
     memory.gate_up_bytes += PlannedBytes(layer.gate_up);

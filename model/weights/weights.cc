@@ -57,6 +57,13 @@ std::span<const float> OrderedAsHeads(const ModelConfig& config, std::span<const
   return norm;
 }
 
+void LoadDelta(const LayerNames& names, const GatedDeltaConfig& shape, VectorLoader& loader, DeltaWeights& delta) {
+  delta.conv = loader.LoadColumns(names.conv, shape.conv_features());
+  delta.log_forgetting = loader.LoadIfNamed(names.log_forgetting);
+  delta.rate_bias = loader.LoadIfNamed(names.rate_bias);
+  delta.norm = loader.LoadIfNamed(names.delta_norm);  // which adds no one, whatever the others do
+}
+
 }  // namespace
 
 absl::Status ModelWeights::LoadVectors() {
@@ -78,15 +85,17 @@ absl::Status ModelWeights::LoadVectors() {
     layer.latent.key_norm = loader.LoadIfNamed(names.key_latent_norm, norm_offset);
     layer.latent.index_norm = loader.LoadIfNamed(names.index_norm);
     layer.latent.index_norm_bias = loader.LoadIfNamed(names.index_norm_bias);
-    if (config_.qkv_bias) layer.qkv_bias = loader.Load(BiasesOf(names.qkv));
-    if (config_.o_bias) layer.o_bias = loader.Load(BiasesOf({names.o}));
+    const bool attends = !config_.is_delta(i);
+    if (!attends) LoadDelta(names, *config_.delta, loader, layer.delta);
+    if (config_.qkv_bias && attends) layer.qkv_bias = loader.Load(BiasesOf(names.qkv));
+    if (config_.o_bias && attends) layer.o_bias = loader.Load(BiasesOf({names.o}));
     if (config_.mlp_bias && !names.down.empty()) {
       layer.gate_up_bias = loader.Load(BiasesOf(names.gate_up));
       layer.down_bias = loader.Load(BiasesOf({names.down}));
     }
     if (!names.router.empty() && config_.moe.biases) LoadExpertBiases(names, loader, layer);
     WINNOW_RETURN_IF_ERROR(loader.status());
-    if (config_.qkv_bias)
+    if (config_.qkv_bias && attends)
       layer.query_bias = layer.qkv_bias.first(static_cast<size_t>(config_.query_projection_features()));
   }
   final_norm_ = loader.LoadIfNamed(std::string(kFinalNormTensor), norm_offset);
@@ -119,7 +128,9 @@ std::vector<MatrixRows> QkvRows(const ModelConfig& config, const LayerNames& nam
     return {{weights[0], config.query_projection_features()}, {weights[1], config.latent->shape.key_dim()}};
   }
   if (weights.size() == 1) return {{weights[0], config.qkv_features()}};
-  return {{weights[0], config.q_features()}, {weights[1], config.kv_features()}, {weights[2], config.kv_features()}};
+  return {{weights[0], config.query_projection_features()},
+          {weights[1], config.kv_features()},
+          {weights[2], config.kv_features()}};
 }
 
 void PlanLatent(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LatentWeights& out) {
@@ -145,6 +156,25 @@ void PlanLatent(const ModelConfig& config, const LayerNames& names, MatrixPlan& 
   out.index_query = plan.Add(Stack({names.index_query}, indexer.num_heads * indexer.head_dim), latent.query_rank);
   out.index_key = plan.Add(Stack({names.index_key}, indexer.head_dim), config.hidden_size);
   out.index_weight = plan.AddAs(Dtype::kF32, Stack({names.index_weight}, indexer.num_heads), config.hidden_size);
+}
+
+void PlanAttention(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
+  layer.qkv = plan.Add(QkvRows(config, names), config.hidden_size);
+  if (QueryRowsAreWholePanels(config)) {
+    layer.query_projection = layer.qkv;
+    layer.query_projection.out_features = config.query_projection_features();
+  } else {
+    layer.query_projection = PlanQuery(config, names, plan);
+  }
+  if (config.latent) PlanLatent(config, names, plan, layer.latent);
+  layer.o = plan.Add(Stack({names.o}, config.hidden_size), config.o_features());
+}
+
+void PlanDelta(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
+  const GatedDeltaConfig& delta = *config.delta;
+  layer.qkv = plan.Add(Stack(names.qkv, delta.projected_features()), config.hidden_size);
+  layer.delta.rates = plan.AddAs(Dtype::kF32, Stack(names.rates, 2 * delta.num_value_heads), config.hidden_size);
+  layer.o = plan.Add(Stack({names.o}, config.hidden_size), delta.value_features());
 }
 
 void PlanExperts(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
@@ -178,15 +208,11 @@ void PlanMatrices(const ModelConfig& config, MatrixPlan& plan, std::span<LayerWe
   for (int i = 0; i < config.num_layers; ++i) {
     LayerWeights& layer = layers[static_cast<size_t>(i)];
     const LayerNames names = LayerNamesOf(config, i);
-    layer.qkv = plan.Add(QkvRows(config, names), hidden);
-    if (QueryRowsAreWholePanels(config)) {
-      layer.query_projection = layer.qkv;
-      layer.query_projection.out_features = config.query_projection_features();
+    if (config.is_delta(i)) {
+      PlanDelta(config, names, plan, layer);
     } else {
-      layer.query_projection = PlanQuery(config, names, plan);
+      PlanAttention(config, names, plan, layer);
     }
-    if (config.latent) PlanLatent(config, names, plan, layer.latent);
-    layer.o = plan.Add(Stack({names.o}, hidden), config.o_features());
     if (!names.down.empty()) {
       const int features = config.mlp_features(i);
       layer.gate_up = plan.Add(Stack(names.gate_up, 2 * features), hidden);

@@ -9,6 +9,7 @@
 #include "common/model/checkpoint.h"
 #include "common/model/model_config.h"
 #include "kernels/kernel_table.h"
+#include "model/weights/delta_weights.h"
 #include "model/weights/latent_weights.h"
 #include "model/weights/weight_memory.h"
 
@@ -37,6 +38,7 @@ struct LayerWeights {
   std::span<const float> q_norm;      // [head_dim]
   std::span<const float> k_norm;      // [head_dim]
   LatentWeights latent;               // of latent attention alone
+  DeltaWeights delta;                 // of linear attention alone, whose qkv ends with what gates the output
   PackedMatrix o;                     // o_features -> hidden_size
   std::span<const float> o_bias;      // [hidden_size]
   std::span<const float> sinks;       // [num_query_heads]

@@ -32,6 +32,7 @@ TEST(DeviceRefusalTest, NamesWhatThereIsNoKernelFor) {
     return FailsWith(absl::StatusCode::kUnimplemented, AllOf(HasSubstr(what), HasSubstr(ModelFamilyName(family))));
   };
   EXPECT_THAT(Check(ModelFamily::kQwen2Moe), refused(ModelFamily::kQwen2Moe, "no multiple of another's"));
+  EXPECT_THAT(Check(ModelFamily::kQwen3Next), refused(ModelFamily::kQwen3Next, "layers of linear attention"));
   EXPECT_THAT(Check(ModelFamily::kDeepseekV2), IsOkStatus());
   EXPECT_THAT(Check(ModelFamily::kDeepseekV3), IsOkStatus());
   EXPECT_THAT(Check(ModelFamily::kDeepseekV3, {{"q_lora_rank", nullptr}}), IsOkStatus());

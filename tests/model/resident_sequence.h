@@ -13,7 +13,8 @@ class ResidentSequences {
  public:
   ResidentSequences(const ModelConfig& config, int num_sequences, uint32_t max_positions)
       : config_(config), max_positions_(max_positions) {
-    const size_t lists = static_cast<size_t>(config.num_layers) * config.num_kv_heads;
+    const size_t lists = static_cast<size_t>(config.num_kv_layers()) * config.num_kv_heads;
+    states_.assign(num_sequences, std::vector<float>(config.state_floats()));
     rows_.resize(num_sequences * lists * max_positions * row_floats());
     for (uint32_t slot = 0; slot < num_sequences * lists * max_positions; ++slot) slots_.push_back(slot);
   }
@@ -24,6 +25,7 @@ class ResidentSequences {
   std::vector<float> Prefill(Transformer& transformer, int sequence, const std::vector<uint32_t>& tokens,
                              size_t chunk) {
     Prefilling kv(*this, sequence);
+    std::fill(states_[sequence].begin(), states_[sequence].end(), 0.0f);
     for (size_t first = 0; first + 1 < tokens.size(); first += chunk) {
       const size_t count = std::min(chunk, tokens.size() - 1 - first);
       piece_ = static_cast<uint32_t>(count);
@@ -51,7 +53,7 @@ class ResidentSequences {
  private:
   size_t row_floats() const { return config_.kv_layout(Dtype::kF32).row_bytes() / sizeof(float); }
   size_t FirstSlot(int sequence, int layer, int kv_head) const {
-    return ((static_cast<size_t>(sequence) * config_.num_layers + layer) * config_.num_kv_heads + kv_head) *
+    return ((static_cast<size_t>(sequence) * config_.num_kv_layers() + layer) * config_.num_kv_heads + kv_head) *
            max_positions_;
   }
   float* Row(int sequence, int layer, int kv_head, uint32_t position) {
@@ -61,7 +63,7 @@ class ResidentSequences {
   class Prefilling final : public PrefillKv {
    public:
     Prefilling(ResidentSequences& owner, int sequence) : owner_(owner), sequence_(sequence) {
-      next_.resize(owner.config_.num_layers);
+      next_.resize(owner.config_.num_kv_layers());
     }
     Rows Publish(int layer, const std::byte* kv_rows, const float*) override {
       const size_t bytes = owner_.row_floats() * sizeof(float);
@@ -75,6 +77,8 @@ class ResidentSequences {
       next_[layer] += owner_.piece_;
       return {.kv = owner_.Row(sequence_, layer, 0, 0), .head_stride = owner_.max_positions_};
     }
+
+    float* State() const override { return owner_.states_[sequence_].data(); }
 
    private:
     ResidentSequences& owner_;
@@ -105,6 +109,8 @@ class ResidentSequences {
       }
     }
 
+    float* State(int row) const override { return owner_.states_[sequences_[row]].data(); }
+
    private:
     ResidentSequences& owner_;
     const std::vector<int>& sequences_;
@@ -113,6 +119,7 @@ class ResidentSequences {
 
   const ModelConfig& config_;
   const uint32_t max_positions_;
+  std::vector<std::vector<float>> states_;  // of hybrid models
   std::vector<float> rows_;
   std::vector<uint32_t> slots_;
   uint32_t piece_ = 0;  // tokens of the chunk under way

@@ -191,6 +191,21 @@ INSTANTIATE_TEST_SUITE_P(
               .num_layers = 3,
               .extra_fields =
                   {{"partial_rotary_factor", 0.25}, {"n_shared_experts", 0}, {"n_group", 1}, {"topk_group", 1}}}},
+        Case{"Qwen3Next", {.family = ModelFamily::kQwen3Next, .num_layers = 4}},
+        Case{"Qwen3NextEndsLinear",
+             {.family = ModelFamily::kQwen3Next,
+              .num_layers = 5,
+              .head_dim = 32,
+              .attention_bias = true,
+              .extra_fields = {{"layer_types",
+                                {"full_attention", "linear_attention", "linear_attention", "full_attention",
+                                 "linear_attention"}},
+                               {"linear_num_key_heads", 3},
+                               {"linear_num_value_heads", 3},
+                               {"linear_value_head_dim", 32},
+                               {"linear_conv_kernel_dim", 2},
+                               {"mlp_only_layers", {1}},
+                               {"norm_topk_prob", false}}}},
         Case{"Qwen2Moe", {.family = ModelFamily::kQwen2Moe, .tie_word_embeddings = true}}),
     [](const auto& info) { return std::string(info.param.name); });
 

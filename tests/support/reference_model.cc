@@ -36,7 +36,8 @@ ReferenceModel::ReferenceModel(const Checkpoint& checkpoint, const ModelConfig& 
 void ReferenceModel::Clear() {
   position_ = 0;
   keys_.assign(static_cast<size_t>(config_.num_layers), {});
-  values_ = index_keys_ = keys_;
+  values_ = index_keys_ = conv_inputs_ = keys_;
+  delta_states_.assign(static_cast<size_t>(config_.num_layers), {});
 }
 
 ReferenceModel::Vector ReferenceModel::Tensor(const Checkpoint& checkpoint, std::string_view name) const {
@@ -222,10 +223,84 @@ ReferenceModel::Vector ReferenceModel::LatentAttention(int layer, const Vector& 
   return Project(names.o, out);
 }
 
+ReferenceModel::Vector ReferenceModel::LinearAttention(int layer, const Vector& x) {
+  const LayerNames names = LayerNamesOf(config_, layer);
+  const GatedDeltaConfig& shape = *config_.delta;
+  const auto dk = static_cast<size_t>(shape.key_dim), dv = static_cast<size_t>(shape.value_dim),
+             groups = static_cast<size_t>(shape.num_key_heads), shared = static_cast<size_t>(shape.values_per_key()),
+             width = static_cast<size_t>(shape.conv_width);
+  const Vector projected = ProjectAll(names.qkv, x), rates = ProjectAll(names.rates, x);
+  Vector inputs, gates;
+  const size_t group_size = 2 * dk + 2 * shared * dv;
+  const auto append = [&](Vector& to, size_t group, size_t first, size_t count) {
+    const auto at = projected.begin() + static_cast<std::ptrdiff_t>(group * group_size + first);
+    to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(count));
+  };
+  for (size_t g = 0; g < groups; ++g) append(inputs, g, 0, dk);
+  for (size_t g = 0; g < groups; ++g) append(inputs, g, dk, dk);
+  for (size_t g = 0; g < groups; ++g) append(inputs, g, 2 * dk, shared * dv);
+  for (size_t g = 0; g < groups; ++g) append(gates, g, 2 * dk + shared * dv, shared * dv);
+  auto& history = conv_inputs_[static_cast<size_t>(layer)];
+  history.push_back(inputs);
+  std::vector<double> mixed(inputs.size());
+  for (size_t c = 0; c < mixed.size(); ++c) {
+    for (size_t tap = 0; tap < width; ++tap) {
+      if (history.size() + tap < width) continue;
+      mixed[c] += double{Weight(names.conv)[c * width + tap]} * history[history.size() + tap - width][c];
+    }
+    mixed[c] /= 1 + std::exp(-mixed[c]);
+  }
+  auto& states = delta_states_[static_cast<size_t>(layer)];
+  states.resize(groups * shared * dk * dv);
+  Vector out;
+  for (size_t head = 0; head < groups * shared; ++head) {
+    const size_t g = head / shared, in_group = head % shared;
+    const auto normed = [&](size_t first, double length) {
+      std::vector<double> v(mixed.begin() + static_cast<std::ptrdiff_t>(first),
+                            mixed.begin() + static_cast<std::ptrdiff_t>(first + dk));
+      double square = 0;
+      for (const double value : v) square += value * value;
+      for (double& value : v) value *= length / std::sqrt(square + 1e-6);
+      return v;
+    };
+    const std::vector<double> query = normed(g * dk, 1 / std::sqrt(static_cast<double>(dk))),
+                              key = normed((groups + g) * dk, 1);
+    const double beta = 1 / (1 + std::exp(-double{rates[g * 2 * shared + in_group]}));
+    const double forgetting = double{rates[g * 2 * shared + shared + in_group]} + Weight(names.rate_bias)[head];
+    const double decay =
+        std::exp(-std::exp(double{Weight(names.log_forgetting)[head]}) * std::log1p(std::exp(forgetting)));
+    double* const state = states.data() + head * dk * dv;
+    std::vector<double> answer(dv);
+    double square = 0;
+    for (size_t j = 0; j < dv; ++j) {
+      double recalled = 0;
+      for (size_t i = 0; i < dk; ++i) recalled += key[i] * (state[i * dv + j] *= decay);
+      const double learnt = beta * (mixed[2 * groups * dk + head * dv + j] - recalled);
+      for (size_t i = 0; i < dk; ++i) answer[j] += query[i] * (state[i * dv + j] += key[i] * learnt);
+      square += answer[j] * answer[j];
+    }
+    for (size_t j = 0; j < dv; ++j) {
+      const double gate = gates[head * dv + j];
+      out.push_back(static_cast<float>(answer[j] / std::sqrt(square / static_cast<double>(dv) + config_.rms_norm_eps) *
+                                       Weight(names.delta_norm)[j] * gate / (1 + std::exp(-gate))));
+    }
+  }
+  return Project(names.o, out);
+}
+
 ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, const Attended& attended) {
   if (config_.latent) return LatentAttention(layer, x, attended);
+  if (config_.is_delta(layer)) return LinearAttention(layer, x);
   const LayerNames names = LayerNamesOf(config_, layer);
-  const Vector qkv = ProjectAll(names.qkv, x);
+  Vector qkv = ProjectAll(names.qkv, x), gates;
+  if (config_.attention_gate) {  // each head's query is followed by its gate
+    Vector without;
+    for (int i = 0; i < config_.query_projection_features(); ++i) {
+      (i / config_.head_dim % 2 == 0 ? without : gates).push_back(qkv[static_cast<size_t>(i)]);
+    }
+    without.insert(without.end(), qkv.begin() + config_.query_projection_features(), qkv.end());
+    qkv = without;
+  }
   const auto part = [&](int begin, int count) { return Vector(qkv.begin() + begin, qkv.begin() + begin + count); };
   Vector q = part(0, config_.q_features());
   Vector k = part(config_.q_features(), config_.kv_features());
@@ -275,6 +350,7 @@ ReferenceModel::Vector ReferenceModel::Attention(int layer, const Vector& x, con
     }
     for (size_t i = 0; i < dim; ++i) out[head * dim + i] = static_cast<float>(sums[i] / total);
   }
+  for (size_t i = 0; i < gates.size(); ++i) out[i] = static_cast<float>(out[i] / (1 + std::exp(-double{gates[i]})));
   return RmsNorm(names.attention_post_norm, Project(names.o, out));
 }
 

@@ -40,6 +40,8 @@ class ReferenceModel {
   Vector Attention(int layer, const Vector& x, const Attended& attended);
   // As published: keys and values of every head are made of the latents.
   Vector LatentAttention(int layer, const Vector& x, const Attended& attended);
+  // The gated delta rule as published, one token at a time.
+  Vector LinearAttention(int layer, const Vector& x);
   // The positions that the model's own indexer chooses for the newest token.
   std::vector<uint32_t> Indexed(const LayerNames& names, const Vector& x, const Vector& query_latent,
                                 std::vector<Vector>& index_keys) const;
@@ -63,7 +65,9 @@ class ReferenceModel {
   std::vector<std::vector<Vector>> keys_;    // [layer][position]: kv_features, rotated
   std::vector<std::vector<Vector>> values_;  // [layer][position]: kv_features
   // Of latent attention keys_ are latents and what turns, rotated.
-  std::vector<std::vector<Vector>> index_keys_;  // [layer][position]
+  std::vector<std::vector<Vector>> index_keys_;    // [layer][position]
+  std::vector<std::vector<Vector>> conv_inputs_;   // [layer][position]: queries, keys and values before convolution
+  std::vector<std::vector<double>> delta_states_;  // [layer]: [value head][key_dim][value_dim]
   Vector hidden_;
 };
 

@@ -83,6 +83,7 @@ nlohmann::json MoeFieldsOf(MoeFields fields) {
               {"routed_scaling_factor", 1.5},
               {"norm_topk_prob", true},
               {"first_k_dense_replace", 1}};
+    case MoeFields::kQwen3Next:
     case MoeFields::kQwen2:
       return {{"num_experts", 6},
               {"num_experts_per_tok", 3},
@@ -157,6 +158,14 @@ nlohmann::json TinyConfigJson(const TinyModel& model) {
                    {"qk_nope_head_dim", 24},
                    {"qk_rope_head_dim", 16},
                    {"v_head_dim", 20}});
+  }
+  if (family.gated_delta) {
+    config.update({{"linear_num_key_heads", 2},
+                   {"linear_num_value_heads", 4},
+                   {"linear_key_head_dim", 12},
+                   {"linear_value_head_dim", 20},
+                   {"linear_conv_kernel_dim", 4},
+                   {"full_attention_interval", 2}});
   }
   if (family.indexer) config.update({{"index_n_heads", 3}, {"index_head_dim", 32}, {"index_topk", 48}});
   config.update(model.extra_fields);

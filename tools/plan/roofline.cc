@@ -45,22 +45,26 @@ PlanModel PlanModelOf(const ModelConfig& config, double weight_element_bytes, do
   const double hidden = config.hidden_size;
   const double attention =
       hidden * config.qkv_features() + static_cast<double>(config.o_features()) * hidden + LatentProjections(config);
+  const double linear =
+      config.delta ? hidden * (config.delta->projected_features() + config.delta->value_features()) : 0;
   const double head = hidden * config.vocab_size;
+  const int kv_layers = config.num_kv_layers();
   const MoeConfig& moe = config.moe;
   const double experts = 3.0 * hidden * moe.intermediate_size * moe.num_experts * moe.num_sparse_layers();
   PlanModel model;
   model.expert_share = moe.num_experts == 0 ? 0 : static_cast<double>(moe.experts_per_token) / moe.num_experts;
   model.expert_bytes = experts * weight_element_bytes;
-  model.step_parameters = attention * config.num_layers + config.active_mlp_weights() + head;
+  model.step_parameters =
+      attention * kv_layers + linear * (config.num_layers - kv_layers) + config.active_mlp_weights() + head;
   model.step_weight_bytes = (model.step_parameters - experts * model.expert_share) * weight_element_bytes;
   model.weight_bytes =
       model.step_weight_bytes + model.expert_bytes + (config.tie_word_embeddings ? 0 : head * weight_element_bytes);
   const double row_elements = static_cast<double>(config.kv_layout(Dtype::kBf16).row.elements(config.head_dim));
-  model.kv_token_bytes = row_elements * config.num_kv_heads * config.num_layers * kv_element_bytes;
+  model.kv_token_bytes = row_elements * config.num_kv_heads * kv_layers * kv_element_bytes;
   const bool indexes = config.latent && config.latent->indexer.num_heads > 0;
   model.key_share = (indexes ? config.latent->indexer.head_dim : config.head_dim) / row_elements;
   model.kv_element_bytes = kv_element_bytes;
-  model.attention_flops = 4.0 * config.num_layers * config.q_features();
+  model.attention_flops = 4.0 * kv_layers * config.q_features();
   model.num_layers = config.num_layers;
   model.hidden_size = config.hidden_size;
   double windowed = 0, window_sum = 0;

@@ -41,10 +41,10 @@ absl::StatusOr<std::unique_ptr<const QueryProjection>> QueryProjection::Load(con
         absl::StrCat("queries cannot be projected in ", DtypeName(compute_dtype), "; supported are bf16 and f32"));
   }
   WINNOW_ASSIGN_OR_RETURN(const ModelConfig config, LoadModelConfig(model_dir));
-  if (config.latent || config.rotary_dim != config.head_dim) {
+  if (config.latent || config.delta || config.rotary_dim != config.head_dim) {
     return absl::UnimplementedError(
-        absl::StrCat("a cache rank projects no queries of latent attention or of heads of "
-                     "which a part turns, as ",
+        absl::StrCat("a cache rank projects no queries of latent attention, of hybrid models or of "
+                     "heads of which a part turns, as ",
                      ModelFamilyName(config.family), " has them: leave out its --model"));
   }
   WINNOW_ASSIGN_OR_RETURN(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::Open(model_dir));

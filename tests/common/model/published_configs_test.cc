@@ -71,6 +71,15 @@ json Qwen3Moe() {
     "num_experts_per_tok":8,"num_hidden_layers":48,"num_key_value_heads":4,"output_router_logits":false,
     "router_aux_loss_coef":0.001,"sliding_window":null,"use_sliding_window":false,"vocab_size":151936})");
 }
+json Qwen3Next() {
+  return Config("Qwen3NextForCausalLM", "qwen3_next", R"({"attention_bias":false,"decoder_sparse_step":1,
+    "full_attention_interval":4,"head_dim":256,"hidden_size":2048,"intermediate_size":5120,"linear_conv_kernel_dim":4,
+    "linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,"linear_value_head_dim":128,
+    "mlp_only_layers":[],"moe_intermediate_size":512,"norm_topk_prob":true,"num_attention_heads":16,"num_experts":512,
+    "num_experts_per_tok":10,"num_hidden_layers":48,"num_key_value_heads":2,"output_router_logits":false,
+    "partial_rotary_factor":0.25,"rope_theta":10000000,"router_aux_loss_coef":0.001,
+    "shared_expert_intermediate_size":512,"use_sliding_window":false,"vocab_size":151936})");
+}
 json GptOss() {
   json config = Config("GptOssForCausalLM", "gpt_oss", R"({"attention_bias":true,"experts_per_token":4,"head_dim":64,
     "hidden_size":2880,"initial_context_length":4096,"intermediate_size":2880,"num_attention_heads":64,
@@ -189,7 +198,7 @@ absl::StatusOr<ModelConfig> Parse(const json& config) {
 
 TEST(PublishedConfigsTest, AreReadAndNoFieldIsIgnored) {
   for (const json& config :
-       {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), GptOss(), Glm4Moe(), DeepseekV2Lite(),
+       {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), Qwen3Next(), GptOss(), Glm4Moe(), DeepseekV2Lite(),
         DeepseekV3(), DeepseekV32(), KimiK2(), Gemma2(), Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
     const absl::StatusOr<ModelConfig> parsed = Parse(config);
     ASSERT_THAT(parsed, IsOkStatus()) << config.at("model_type");
