@@ -96,6 +96,7 @@ CacheRankSnapshot CacheRankMetrics::Snapshot() const {
           .peer_plans = peer_plans.get(),
           .peer_batch_rows = peer_batch_rows.get(),
           .peer_batch_rows_refused = peer_batch_rows_refused.get(),
+          .state_snapshots = state_snapshots.get(),
           .prefix_queries = prefix_queries.get(),
           .prefix_pieces = prefix_pieces.get(),
           .prefix_attention_seconds = prefix_attention_seconds.get(),

@@ -98,6 +98,7 @@ struct CacheRankSnapshot {
   uint64_t peer_plans = 0;               // plans that ran between two GPUs; part of plans
   uint64_t peer_batch_rows = 0;          // sequences that were given one
   uint64_t peer_batch_rows_refused = 0;  // that go by frames instead
+  uint64_t state_snapshots = 0;          // of what hybrid models' sequences keep beside rows, that came whole
   uint64_t prefix_queries = 0;  // of prompts, that attended to a cached prefix here, one per position and layer
   uint64_t prefix_pieces = 0;   // in which they did
   double prefix_attention_seconds = 0;
@@ -146,9 +147,10 @@ struct CacheRankMetrics {
       fast_copied_bytes, tier_blocks_loaded, tier_blocks_evicted, tier_hit_rows, tier_missed_rows, tier_loaded_rows,
       tier_gathers, tier_scattered_rows, tier_scatters, copy_device_bytes, copy_device_used_bytes, copy_host_bytes,
       copy_host_used_bytes, peer_links, peer_plans, peer_batch_rows, peer_batch_rows_refused, prefix_queries,
-      prefix_pieces, damaged_sequences, scrubbed_bytes, scrub_passes, scrub_damaged_rows, mended_index_blocks,
-      damaged_copies, replicas, replicas_promoted, replica_received_bytes, replicas_fed, replicas_copying,
-      replicas_missing, replica_lag_tokens, replica_sent_bytes, replica_updates_fenced, replicas_refused;
+      prefix_pieces, state_snapshots, damaged_sequences, scrubbed_bytes, scrub_passes, scrub_damaged_rows,
+      mended_index_blocks, damaged_copies, replicas, replicas_promoted, replica_received_bytes, replicas_fed,
+      replicas_copying, replicas_missing, replica_lag_tokens, replica_sent_bytes, replica_updates_fenced,
+      replicas_refused;
   Counter<double> selection_seconds, tier_gather_seconds, tier_scatter_seconds, prefix_attention_seconds;
 
   static constexpr size_t kMaxLayers = 256;

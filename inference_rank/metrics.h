@@ -42,7 +42,8 @@ struct InferenceRankMetrics {
   std::atomic<uint64_t> peer_steps{0};                  // of decode_steps, those that ran between two GPUs
   std::atomic<uint64_t> peer_sequences{0};              // that have a batch row
   std::atomic<uint64_t> peer_links_failed{0};
-  std::atomic<uint64_t> pushed_prompt_rows{0};  // to cache ranks' GPUs; one per layer and kv head
+  std::atomic<uint64_t> pushed_prompt_rows{0};                        // to cache ranks' GPUs; one per layer and kv head
+  std::atomic<uint64_t> state_snapshots{0}, state_snapshot_bytes{0};  // of hybrid models' sequences, sent
   std::atomic<uint64_t> prefill_chunks{0};
   std::atomic<uint64_t> running_sequences{0};
   std::atomic<uint64_t> waiting_sequences{0};

@@ -51,6 +51,7 @@ grpc::Status CacheServiceImpl::OpenSequence(grpc::ServerContext* context, const 
       .prefix_salt = request->prefix_salt(),
       .pulls_prefix = request->pulls_prefix(),
       .shard = ShardOf(*request)};
+  options.state_bytes = request->state_bytes();
   if (request->has_max_cached_tokens()) options.max_cached_tokens = request->max_cached_tokens();
   const absl::StatusOr<DataPlane::Opened> opened = rank_->Call(
       CallDeadline(*context, rank_->options().call_timeout),
@@ -85,6 +86,7 @@ grpc::Status CacheServiceImpl::AttachSequence(grpc::ServerContext* context, cons
                                               v1::AttachSequenceResponse* response) {
   AttachOptions options{
       .shard = ShardOf(*request), .wants_all_rows = request->wants_all_rows(), .call = request->call()};
+  options.state_bytes = request->state_bytes();
   if (request->has_prefix_salt()) options.prefix_salt = request->prefix_salt();
   const absl::StatusOr<DataPlane::Attached> attached =
       rank_->Call(CallDeadline(*context, rank_->options().call_timeout),

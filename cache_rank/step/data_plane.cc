@@ -239,7 +239,8 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   const bool is_promoted = before != nullptr && before->is_replica;
   TakeRowsUnderWay(old_link);
   WINNOW_ASSIGN_OR_RETURN(const CachedSequence* sequence,
-                          store_.Attach(link_id, sequence_id, max_restart_position, options.call, options.prefix_salt));
+                          store_.Attach(link_id, sequence_id, max_restart_position, options.call, options.prefix_salt,
+                                        options.state_bytes));
   if (const auto old = links_.find(old_link); old != links_.end() && old_link != link_id) {
     streamer_.SendFenced(*old->second, sequence_id, sequence->attach_epoch);
     streamer_.Pump(*old->second);
@@ -247,6 +248,7 @@ absl::StatusOr<DataPlane::Attached> DataPlane::AttachSequence(uint32_t link_id, 
   const uint32_t restart = sequence->kv.watermark();
   const bool goes_on_with_prompt = restart > 0 && restart < sequence->prompt_tokens;
   if (peer_links_ != nullptr) peer_links_->Truncate(sequence_id, restart);
+  if (restart > 0 && options.state_bytes > 0) streamer_.SendState(*link, *sequence, restart);
   if (goes_on_with_prompt) {
     if (link->peer_link != nullptr) link->to_copy.push_back(sequence_id);
   } else {

@@ -30,6 +30,7 @@ struct AttachOptions {
   // As SequenceStore::Attach has them.
   uint64_t call = 0;
   std::optional<std::string> prefix_salt = {};
+  uint64_t state_bytes = 0;
 };
 
 // All state of a cache rank for one model shape: blocks, sequences, links, and the parts that work on them. One thread

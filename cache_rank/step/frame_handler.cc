@@ -50,6 +50,9 @@ void FrameHandler::Handle(InferenceLink& link, const ReceivedFrame& frame) {
     case wire::FrameType::kPrefixQueries:
       status = HandlePrefixQueries(link, frame);
       break;
+    case wire::FrameType::kState:
+      status = HandleState(link, frame);
+      break;
     case wire::FrameType::kStepRows:
       status = step_rows_.Take(link, frame);
       break;
@@ -202,6 +205,22 @@ absl::Status FrameHandler::HandlePromptQueries(InferenceLink& link, const Receiv
   }
   queries_.TakePromptQueries(link, *sequence, layer, header.apply_position, header.row_count,
                              reinterpret_cast<const float*>(frame.payload().data()));
+  return absl::OkStatus();
+}
+
+absl::Status FrameHandler::HandleState(InferenceLink& link, const ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header();
+  CachedSequence* sequence = fence_.Holder(link, header.sequence_id, header.attach_epoch);
+  if (sequence == nullptr) return absl::OkStatus();
+  if (header.apply_position > sequence->kv.max_positions()) {
+    return absl::InvalidArgumentError(absl::StrCat("a state at position ", header.apply_position, " of a sequence of ",
+                                                   sequence->kv.max_positions()));
+  }
+  WINNOW_ASSIGN_OR_RETURN(const bool complete,
+                          sequence->states.Take(header.apply_position, header.plan, frame.payload()));
+  if (!complete) return absl::OkStatus();
+  metrics_->state_snapshots.Add(1);
+  streamer_->SendWatermark(link, 0, *sequence);
   return absl::OkStatus();
 }
 

@@ -58,6 +58,7 @@ class FrameHandler {
   absl::Status HandleAppendRange(InferenceLink& link, const ReceivedFrame& frame);
   absl::Status HandlePromptQueries(InferenceLink& link, const ReceivedFrame& frame);
   absl::Status HandlePrefixQueries(InferenceLink& link, const ReceivedFrame& frame);
+  absl::Status HandleState(InferenceLink& link, const ReceivedFrame& frame);
 
   // Notes the sequence's row in the plan; false when it was refused.
   bool TakePlanRow(CachedSequence& sequence, uint64_t plan, uint32_t row_index, const wire::PlanRow& row);

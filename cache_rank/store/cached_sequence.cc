@@ -97,6 +97,22 @@ uint32_t CachedSequence::PromptRestart(uint32_t max_restart) const {
   return std::max(kv.FirstKeptBelow(position), first_copied) > 0 ? 0 : position;
 }
 
+uint32_t CachedSequence::StateRestart(uint32_t max_restart, uint64_t state_bytes, bool allows_prompt) {
+  if (states.state_bytes() != state_bytes) return 0;
+  while (const StateSnapshot* const state = states.FindBelow(max_restart)) {
+    const uint32_t position = state->position();
+    const bool fits = RestartPosition(position) == position || (allows_prompt && PromptRestart(position) == position);
+    if (!state->IsIntact(states.block_bytes())) {
+      states.Forget(*state);
+    } else if (fits) {
+      return position;
+    } else {
+      max_restart = position - 1;
+    }
+  }
+  return 0;
+}
+
 bool CachedSequence::HoldsPastQueries(uint32_t position) const {
   const uint32_t needed = std::min(PastQueries(spec), position);
   return needed == 0 || std::all_of(layers.begin(), layers.end(), [&](const LayerSelection& layer) {
@@ -107,6 +123,7 @@ bool CachedSequence::HoldsPastQueries(uint32_t position) const {
 absl::Status CachedSequence::Restart(uint32_t position) {
   WINNOW_RETURN_IF_ERROR(kv.Truncate(position));
   journal.Truncate(position);
+  states.Truncate(position);
   rewound_to = std::min(rewound_to, position);
   // What is restarted within its prompt decodes from the prompt's end on, and nothing has been selected for that.
   const bool computes_prompt = position < prompt_tokens;

@@ -9,6 +9,7 @@
 #include "cache_rank/store/layer_selection.h"
 #include "cache_rank/store/prefix_cache.h"
 #include "cache_rank/store/sequence_kv.h"
+#include "cache_rank/store/state_snapshots.h"
 #include "common/base/kv_shard.h"
 #include "common/selection/attended_set.h"
 #include "winnow/v1/sampling.pb.h"
@@ -53,6 +54,7 @@ struct CachedSequence {
   const uint32_t prompt_tokens;
   v1::SamplingParams sampling;
   SequenceJournal journal;
+  StateSnapshots states;  // of a hybrid model's sequence, which restarts where there is one
 
   // Of the prompt's whole blocks, until they are in the prefix cache; then the lease keeps them there.
   std::vector<uint32_t> prefix_token_ids;
@@ -122,6 +124,10 @@ struct CachedSequence {
   // blocks of every layer, and never what the first selections look back on (PrefixLimit), as with a cached prefix. 0:
   // at its beginning.
   uint32_t PromptRestart(uint32_t max_restart) const;
+  // Where a new inference rank may go on that needs a state of so many bytes, at most at max_restart: at a position of
+  // which it is there, if rows allow that, too; 0: with the prompt. `allows_prompt`: within the prompt as well. What is
+  // damaged of states is forgotten.
+  uint32_t StateRestart(uint32_t max_restart, uint64_t state_bytes, bool allows_prompt);
   // True when the selections from `position` on can be predicted from the queries of the positions before it.
   bool HoldsPastQueries(uint32_t position) const;
   // Drops what lies at and above `position`, and all state that depends on the inference rank. The next attachment

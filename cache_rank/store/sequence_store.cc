@@ -95,8 +95,10 @@ absl::StatusOr<std::unique_ptr<CachedSequence>> SequenceStore::Make(const OpenOp
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, SequenceKv::Create(pool_, kernels_, layout, options.max_positions, index,
                                                             std::move(retention), prefix.units()));
+  WINNOW_ASSIGN_OR_RETURN(StateSnapshots states, StateSnapshots::Create(pool_, options.state_bytes));
   auto sequence = std::make_unique<CachedSequence>(options.sequence_id, options.spec, std::move(kv), layout, shard,
                                                    options.prompt_tokens);
+  sequence->states = std::move(states);
   sequence->sampling = options.sampling;
   sequence->prefix = std::move(prefix);
   sequence->cached_tokens = sequence->prefix.positions();
@@ -117,13 +119,16 @@ void SequenceStore::KeepPrefix(CachedSequence& sequence) {
 }
 
 absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
-                                                      uint64_t call, std::optional<std::string_view> prefix_salt) {
+                                                      uint64_t call, std::optional<std::string_view> prefix_salt,
+                                                      uint64_t state_bytes) {
   CachedSequence* sequence = Find(sequence_id);
   if (sequence == nullptr) return NotFound(sequence_id);
   const bool is_overtaken = call != 0 && sequence->channel == channel && call < sequence->attach_call;
   if (is_overtaken || undone_calls_.contains({channel, call})) {
     return absl::AbortedError(absl::StrCat("the caller does not wait for sequence ", sequence_id, " any more"));
   }
+  // Of a replica, which gets no states, nothing is kept.
+  if (state_bytes > 0) max_restart = sequence->StateRestart(max_restart, state_bytes, prefix_salt.has_value());
   uint32_t restart = sequence->RestartPosition(max_restart);
   if (restart == 0 && prefix_salt.has_value()) {
     if (*prefix_salt != sequence->opened_with_salt) {
@@ -131,6 +136,9 @@ absl::StatusOr<CachedSequence*> SequenceStore::Attach(uint32_t channel, uint64_t
                                               " is not complete, and ranks like the caller did not begin it"));
     }
     restart = sequence->PromptRestart(max_restart);
+  }
+  if (state_bytes != sequence->states.state_bytes()) {
+    WINNOW_ASSIGN_OR_RETURN(sequence->states, StateSnapshots::Create(pool_, state_bytes));
   }
   WINNOW_RETURN_IF_ERROR(sequence->Restart(restart));
   if (!sequence->attached()) ++active_;
@@ -163,8 +171,10 @@ absl::StatusOr<CachedSequence*> SequenceStore::Fork(uint32_t channel, uint64_t s
         absl::StrCat("sequence ", source_id, " is not complete up to its watermark yet"));
   }
   WINNOW_ASSIGN_OR_RETURN(SequenceKv kv, source->kv.Fork(max_positions));
+  WINNOW_ASSIGN_OR_RETURN(StateSnapshots states, source->states.Fork());
   auto fork = std::make_unique<CachedSequence>(sequence_id, source->spec, std::move(kv), source->layout, source->shard,
                                                source->prompt_tokens);
+  fork->states = std::move(states);
   fork->sampling = source->sampling;
   fork->journal = source->journal;
   fork->journal.Truncate(position);

@@ -40,6 +40,7 @@ class SequenceStore {
     bool pulls_prefix = false;     // its cached rows are sent when they are asked for
     KvShard shard = {};            // num_layers 0: all of it. `spec` is that of the shard
     uint32_t max_cached_tokens = UINT32_MAX;
+    uint64_t state_bytes = 0;  // what it keeps beside rows (StateSnapshots)
   };
 
   SequenceStore(KvBlockPool* pool, const KernelTable* kernels, const KvLayout& layout,
@@ -66,9 +67,11 @@ class SequenceStore {
   // has the sequence, and those before it are ABORTED, as is one that was undone before it came. A call with number 0
   // is never late. Whoever says what its rows depend on (OpenOptions::prefix_salt) can go on within the prompt, at
   // PromptRestart(max_restart); NOT_FOUND when that is to be computed, and differs from what the sequence was opened
-  // with: rows of two kinds would become one prompt's, and then others'.
+  // with: rows of two kinds would become one prompt's, and then others'. Whoever needs a state of so many bytes goes on
+  // where there is one (CachedSequence::StateRestart).
   absl::StatusOr<CachedSequence*> Attach(uint32_t channel, uint64_t sequence_id, uint32_t max_restart,
-                                         uint64_t call = 0, std::optional<std::string_view> prefix_salt = std::nullopt);
+                                         uint64_t call = 0, std::optional<std::string_view> prefix_salt = std::nullopt,
+                                         uint64_t state_bytes = 0);
   // The caller does not know what became of that call: a sequence that it has is detached, and if it comes later it is
   // refused.
   void UndoAttach(uint32_t channel, uint64_t sequence_id, uint64_t call, Time now);

@@ -39,6 +39,9 @@ void FramePoster::Pump(InferenceLink& link) {
       case wire::FrameType::kRefill:
         outcome = PostRefill(link);
         break;
+      case wire::FrameType::kStateRefill:
+        outcome = PostState(link);
+        break;
       case wire::FrameType::kPrefixStates:
         outcome = PostPrefixStates(link);
         break;
@@ -239,7 +242,9 @@ FramePoster::Outcome FramePoster::PostWatermarks(InferenceLink& link) {
                                      .watermark = item.position,
                                      .working_set_rows = item.working_set_rows,
                                      .loaded_rows = item.loaded_rows,
-                                     .fast_rows_bytes = fast_rows_bytes};
+                                     .fast_rows_bytes = fast_rows_bytes,
+                                     .state_position = item.state_position,
+                                     .reserved = 0};
     std::memcpy(buffer->payload().data() + i * sizeof entry, &entry, sizeof entry);
   }
   wire::FrameHeader header{};
@@ -279,6 +284,34 @@ FramePoster::Outcome FramePoster::PostRefill(InferenceLink& link) {
     metrics_->refilled_bytes.Add(rows * token_bytes);
     item.done += rows;
     if (item.done == item.count) outbox_->Pop(link.bulk);
+  }
+  return outcome;
+}
+
+FramePoster::Outcome FramePoster::PostState(InferenceLink& link) {
+  OutgoingItem& item = link.bulk.front();
+  const CachedSequence* sequence = Owner(link, item);
+  const StateSnapshot* state = sequence == nullptr ? nullptr : sequence->states.Find(item.position);
+  if (state == nullptr) {
+    outbox_->Pop(link.bulk);
+    return Outcome::kPosted;
+  }
+  const StateSnapshots& states = sequence->states;
+  const size_t bytes =
+      std::min<uint64_t>({kBulkSize * frame_bytes_, wire::kMaxPayloadBytes, states.state_bytes() - item.done_bytes});
+  absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(bytes);
+  if (!buffer.ok()) return NoBuffer(link, buffer.status());
+  state->Read(item.done_bytes, buffer->payload(), states.block_bytes());
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.plan = item.done_bytes;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  const Outcome outcome = Post(link, header, *std::move(buffer));
+  if (outcome == Outcome::kPosted) {
+    item.done_bytes += bytes;
+    if (item.done_bytes == states.state_bytes()) outbox_->Pop(link.bulk);
   }
   return outcome;
 }

@@ -56,6 +56,7 @@ class FramePoster {
   Outcome PostPartials(InferenceLink& link);
   Outcome PostWatermarks(InferenceLink& link);
   Outcome PostRefill(InferenceLink& link);
+  Outcome PostState(InferenceLink& link);
   Outcome PostPrefixStates(InferenceLink& link);
   // A frame without payload.
   Outcome PostBare(InferenceLink& link, RingQueue<OutgoingItem>& queue);

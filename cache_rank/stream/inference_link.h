@@ -92,7 +92,7 @@ struct InferenceLink {
   RingQueue<std::unique_ptr<PrefixQueries>> to_attend;
   RingQueue<OutgoingItem> outgoing;
   RingQueue<OutgoingItem>
-      bulk;  // kRefill, kRefillDone, kPrefixStates: goes out behind the others, and in half of the window
+      bulk;  // kRefill, kStateRefill, kRefillDone, kPrefixStates: goes out behind the others, and in half of the window
   bool bulk_waits = false;                         // for room in it
   std::set<std::pair<uint64_t, uint32_t>> fenced;  // (sequence, epoch) that were answered kFenced
 

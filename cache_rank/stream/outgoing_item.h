@@ -19,6 +19,7 @@ struct OutgoingItem {
   uint32_t position = 0;          // apply_position; the watermark of kWatermark
   uint64_t working_set_rows = 0;  // kWatermark
   uint64_t loaded_rows = 0;       // kWatermark
+  uint32_t state_position = 0;    // kWatermark
   uint16_t layer = 0;             // of the model, as in frames
   // kDelta, kPartial: the entry of one plan row and kv head of the model.
   uint16_t kv_head = 0;
@@ -29,15 +30,16 @@ struct OutgoingItem {
   std::vector<float> states = {};  // kPrefixStates
   // kRefill: rows from `position` on. kDelta: streamed rows. kBatchRowAnswer: the batch row. kPrefixStates: queries.
   uint32_t count = 0;
-  uint32_t end_key = 0;  // kPrefixStates
-  uint32_t done = 0;     // of them, posted
-  bool granted = false;  // kBatchRowAnswer
-  bool damaged = false;  // kFenced: of the row at `layer` and `position`
+  uint32_t end_key = 0;     // kPrefixStates
+  uint32_t done = 0;        // of them, posted
+  uint64_t done_bytes = 0;  // kStateRefill
+  bool granted = false;     // kBatchRowAnswer
+  bool damaged = false;     // kFenced: of the row at `layer` and `position`
 
   // What prefill and refills want: it goes out behind the others, and in half of the window.
   bool is_bulk() const {
     return type == wire::FrameType::kRefill || type == wire::FrameType::kRefillDone ||
-           type == wire::FrameType::kPrefixStates;
+           type == wire::FrameType::kStateRefill || type == wire::FrameType::kPrefixStates;
   }
 };
 

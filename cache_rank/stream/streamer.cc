@@ -52,7 +52,8 @@ void Streamer::SendWatermark(InferenceLink& link, uint64_t plan, const CachedSeq
                       .attach_epoch = sequence.attach_epoch,
                       .position = sequence.kv.watermark(),
                       .working_set_rows = sequence.WorkingSetRows(),
-                      .loaded_rows = sequence.kv.loaded_rows()});
+                      .loaded_rows = sequence.kv.loaded_rows(),
+                      .state_position = sequence.states.newest_position()});
 }
 
 void Streamer::SendFenced(InferenceLink& link, uint64_t sequence_id, uint32_t current_epoch) {
@@ -114,6 +115,13 @@ void Streamer::SendPrefix(InferenceLink& link, const CachedSequence& sequence, c
     QueueRows(link, sequence, layer, rows.first, rows.end - rows.first);
   }
   QueueRefillDone(link, sequence, rows.end);
+}
+
+void Streamer::SendState(InferenceLink& link, const CachedSequence& sequence, uint32_t position) {
+  outbox_.Push(link, {.type = wire::FrameType::kStateRefill,
+                      .sequence_id = sequence.id,
+                      .attach_epoch = sequence.attach_epoch,
+                      .position = position});
 }
 
 void Streamer::SendPrefixStates(InferenceLink& link, const CachedSequence& sequence, PrefixQueries& attended) {

@@ -63,6 +63,8 @@ class Streamer {
   void SendTransferFailed(InferenceLink& link, uint64_t plan, const CachedSequence& sequence, int layer);
   // Rows that the sequence has, then RefillDone.
   void SendPrefix(InferenceLink& link, const CachedSequence& sequence, const PrefixRows& rows);
+  // What the sequence kept beside rows at that position, of which a snapshot is there: ahead of what follows.
+  void SendState(InferenceLink& link, const CachedSequence& sequence, uint32_t position);
   // Takes the states.
   void SendPrefixStates(InferenceLink& link, const CachedSequence& sequence, PrefixQueries& attended);
   // Of each layer sinks and ring rows below `restart`, or all rows where a list attends everything at that position or

@@ -62,6 +62,9 @@ void WriteBlocks(const CacheRankSnapshot& s, FamilyWriter& writer) {
   writer.Gauge("winnow_kv_blocks", blocks, Count(s.blocks_total > taken ? s.blocks_total - taken : 0),
                {{"state", "free"}});
   writer.Gauge("winnow_kv_block_bytes", "Size of a block.", Count(s.block_bytes));
+  writer.Counter("winnow_state_snapshots_total",
+                 "States of sequences of hybrid models that were stored; they lie in blocks.",
+                 Count(s.state_snapshots));
 }
 
 void WritePrefixes(const CacheRankSnapshot& s, FamilyWriter& writer) {

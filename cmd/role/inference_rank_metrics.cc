@@ -41,6 +41,9 @@ void WriteMetrics(const InferenceRankMetrics& metrics, FamilyWriter& writer) {
   counter("winnow_rank_kept_prompt_tokens_total",
           "Prompt tokens that a rank had computed which was lost, and that were not computed again.",
           metrics.kept_prompt_tokens);
+  counter("winnow_rank_state_snapshots_total", "States of sequences of hybrid models that were sent to cache ranks.",
+          metrics.state_snapshots);
+  counter("winnow_rank_state_snapshot_bytes_total", "Bytes of these states.", metrics.state_snapshot_bytes);
   const auto of_prefixes = [&](const char* way, double prompts, double bytes) {
     writer.Counter("winnow_prefix_attention_prompts_total",
                    "Prompts with a cached prefix, by how they attend to it (--prefix-attention).", prompts,

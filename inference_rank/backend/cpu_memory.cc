@@ -12,12 +12,14 @@ namespace {
 uint64_t ActivationBytes(const ModelConfig& config, uint32_t prefill_chunk_tokens) {
   const uint64_t rows = std::max<uint32_t>(prefill_chunk_tokens, kMaxDecodeRows);
   // The residual twice: of decode rows, and of a chunk between two layers.
-  const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() + 4ull * config.q_features() +
+  const uint64_t row_floats = 2ull * config.hidden_size + config.qkv_features() +
+                              (config.attention_gate ? 5ull : 4ull) * config.q_features() +
                               2ull * config.max_dense_mlp_features() +
                               config.num_kv_heads * config.kv_layout(Dtype::kF32).row.elements(config.head_dim);
   return (rows * row_floats + static_cast<uint64_t>(kMaxDecodeRows) * config.vocab_size) * sizeof(float) +
          ExpertMlp::ActivationBytes(config, static_cast<int>(rows)) +
-         LatentAttention::ActivationBytes(config, static_cast<int>(rows));
+         LatentAttention::ActivationBytes(config, static_cast<int>(rows)) +
+         LinearAttention::ActivationBytes(config, static_cast<int>(rows));
 }
 
 // The stored embedding is mapped as it is.
@@ -43,6 +45,7 @@ MemoryNeeds CpuMemoryNeeds(const BackendOptions& options) {
       ComputeWeightMemory(config, options.compute_dtype, EmbeddingDtype(checkpoint), checkpoint).total_bytes();
   needs.activation_bytes = ActivationBytes(config, options.prefill_chunk_tokens);
   needs.hidden_size = static_cast<uint32_t>(config.hidden_size);
+  needs.state_bytes_per_sequence = config.state_floats() * sizeof(float);
   return needs;
 }
 

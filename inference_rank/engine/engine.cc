@@ -48,6 +48,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
       slots_(std::move(slots)),
       scheduler_(options_.limits, layout),
       decode_step_(*transport_, layout, metrics, options_.waits),
+      state_sender_(*transport_, metrics, options_.waits),
       prefill_steps_{PrefillStep(*transport_, layout, metrics, options_.waits),
                      PrefillStep(*transport_, layout, metrics, options_.waits)},
       max_inject_tokens_(options_.max_inject_tokens == 0
@@ -198,6 +199,7 @@ void Engine::AdmitWaiting() {
         continue;
       }
     }
+    TakeState(*sequence);
     // A sequence gets a batch row once each time that it is attached.
     if (sequence->resumes && MayShareRows(*sequence) && FindPeerGroup(*sequence) == nullptr &&
         !sequence->lacks_past()) {
@@ -246,6 +248,8 @@ void Engine::Preempt(Sequence& sequence) {
   if (step_loop_.has_value() && MayShareRows(sequence)) step_loop_->KeepPast(sequence);
   LeaveSteps(sequence);
   if (MayShareRows(sequence)) KeepRows(sequence, KeptEnd(sequence));
+  state_sender_.Send(sequence);
+  sequence.recurrent_state = {};
   sequence.working_set.reset();
   scheduler_.Preempt(sequence, SteadyClock::now());
 }
@@ -265,6 +269,7 @@ void Engine::BeginHandOver(Sequence& sequence) {
   GiveBackArena(sequence);
   LeaveSteps(sequence);
   sequence.working_set.reset();
+  if (!sequence.held()) sequence.recurrent_state = {};
   sequence.early_frames.clear();
   sequence.state = State::kHandingOver;
 }
@@ -273,6 +278,7 @@ void Engine::HandOverIfStored(Sequence& sequence) {
   if (sequence.state != State::kHandingOver || sequence.cancelled || !sequence.failure.ok()) return;
   if (sequence.held()) return;
   if (sequence.watermark < sequence.prompt_tokens()) return;
+  if (options_.state_floats > 0 && sequence.stored_state_position < sequence.prompt_tokens()) return;
   sequence.state = State::kHandedOver;
   ++metrics_.handed_over_sequences;
   if (sequence.spans) sequence.spans->End(sequence, Stats(sequence), "handed_over");

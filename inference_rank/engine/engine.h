@@ -28,6 +28,7 @@
 #include "inference_rank/sequence/prefix_times.h"
 #include "inference_rank/step/decode_step.h"
 #include "inference_rank/step/prefill_step.h"
+#include "inference_rank/step/state_sender.h"
 #include "inference_rank/step/step_loop.h"
 #include "inference_rank/step/steps_under_way.h"
 #include "model/forward.h"
@@ -60,6 +61,8 @@ class Engine {
     // Called on the engine thread after a prompt that was prefilled layer by layer, with what its KV and residuals
     // took.
     std::function<void(uint32_t prompt_tokens, size_t kv_bytes, size_t residual_bytes)> on_prefilled_by_layer = nullptr;
+    // Of a hybrid model: what each sequence keeps in the place of rows (ModelConfig::state_floats).
+    size_t state_floats = 0;
     // Where prompts in prefill lie when `forward` computes on a device; null: in host memory.
     PrefillRegion* prefill_region = nullptr;
     // Runs the steps of sequences that attend to everything, over the same slots; null: they go by frames as others do.
@@ -164,6 +167,18 @@ class Engine {
   void Supersede(uint64_t sequence_id);
   bool HasElder(const Sequence& sequence);
   void GiveBackArena(Sequence& sequence);
+  // States of hybrid models' sequences (engine_states.cc); with other models nothing happens. One that holds nothing.
+  void TakeState(Sequence& sequence);
+  // The cache rank gets it at the ends of chunks of a prompt, and of its last one, and every kStateSnapshotTokens
+  // positions of an answer: what is lost with a rank is computed again from there.
+  static constexpr uint32_t kStateSnapshotTokens = 64;
+  void SendStateOfChunk(Sequence& sequence);
+  void SendStateOfStep(Sequence& sequence);
+  // Whether the cache rank has that of next_position, which it is sent; of a sequence that is not computed: true.
+  bool StateIsStored(Sequence& sequence);
+  void LoadState(Sequence& sequence, const ShardLink& shard, const ReceivedFrame& frame);
+  // Some of what is stored has not come.
+  bool LacksState(const Sequence& sequence) const;
   void BecomeDecoding(Sequence& sequence, uint32_t next_position);
   absl::Status TakeArena(Sequence& sequence);
   size_t FreePrefillBytes() const;
@@ -309,6 +324,7 @@ class Engine {
   std::optional<ResidentPrefixes> prefixes_;
   Scheduler scheduler_;
   DecodeStep decode_step_;
+  StateSender state_sender_;
   std::array<PrefillStep, 2> prefill_steps_;  // in turn: a piece may be published when the next has begun
   uint32_t next_step_ = 0;
   PrefixTimes prefix_times_;

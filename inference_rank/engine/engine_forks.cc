@@ -99,6 +99,7 @@ void Engine::ServeFork(Sequence& fork) {
     ++source->forks_under_way;
   }
   if (source->steps_under_way > 0 || source->watermark < source->next_position) return;
+  if (!StateIsStored(*source)) return;
   if (fork.fork_at_current_token) TakeCurrentTokens(fork, *source);
   if (!fork.cancelled) StartFork(fork, *source);
 }
@@ -169,6 +170,7 @@ void Engine::OnForked(Sequence& fork, const absl::StatusOr<ShardCalls::Attached>
   fork.shards = forked->shards;
   for (ShardLink& shard : fork.shards) shard.watermark = forked->position;
   fork.watermark = forked->position;
+  fork.stored_state_position = forked->position;  // its source waited for that
   ++metrics_.forked_sequences;
   metrics_.forked_tokens += forked->position;
   fork.fork_of = 0;

@@ -53,6 +53,7 @@ void Engine::OnFrame(Channel& channel, ReceivedFrame frame) {
       OnPrefetch(*link, *sequence, frame);
       return;
     case wire::FrameType::kRefill:
+    case wire::FrameType::kStateRefill:
     case wire::FrameType::kRefillDone:
       if (sequence->state == State::kOpening) {
         sequence->early_frames.emplace_back(link, std::move(frame));
@@ -153,6 +154,7 @@ void Engine::OnWatermarks(CacheLink& link, const ReceivedFrame& frame) {
       shard->working_set_bytes = entries[i].working_set_rows * layout_.row_bytes();
     }
     sequence->UpdateWatermark();
+    if (shard == &sequence->shards.front()) sequence->stored_state_position = entries[i].state_position;
     HandOverIfStored(*sequence);
   }
 }
@@ -166,6 +168,8 @@ void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFram
     ++metrics_.stale_frames;
   } else if (frame.header().type == wire::FrameType::kRefillDone) {
     if (--sequence.refills_due == 0) OnRefilled(sequence);
+  } else if (frame.header().type == wire::FrameType::kStateRefill) {
+    LoadState(sequence, shard, frame);
   } else if (refills) {
     LoadRefilledRows(sequence, shard, frame);
   } else {
@@ -174,6 +178,9 @@ void Engine::TakeRefill(Sequence& sequence, const ShardLink& shard, ReceivedFram
 }
 
 void Engine::OnRefilled(Sequence& sequence) {
+  if (LacksState(sequence)) {  // it was found damaged, or is gone
+    return sequence.Fail(absl::UnavailableError("the cache rank could not send the sequence's state"), true);
+  }
   if (sequence.remote_prefix.has_value()) return UpdatePrefixState(sequence);
   if (sequence.state == State::kLoadingPrefix) {
     const int layers = sequence.arena->by_layer() ? 1 : layout_.num_layers;

@@ -112,6 +112,7 @@ void Engine::RunFrameStep(std::span<Sequence* const> rows) {
     if (sequence.failure.ok() && sequence.next_position == sequence.known_tokens()) {
       TakeToken(sequence, Drawn(static_cast<int>(row)), logits.subspan(row * vocab, vocab));
     }
+    if (sequence.failure.ok()) SendStateOfStep(sequence);
   }
 }
 

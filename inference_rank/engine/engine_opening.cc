@@ -30,6 +30,7 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_max_restart_position(known - 1);
       request.set_wants_all_rows(sequence.slot_order == SlotOrder::kByPosition);
       request.set_prefix_salt(PrefixSaltOf(sequence));
+      request.set_state_bytes(sequence.state_bytes());
       opened = calls_.Attach(sequence.places, std::move(request), trace);
     } else {
       v1::OpenSequenceRequest request;
@@ -38,8 +39,12 @@ void Engine::StartOpening(Sequence& sequence) {
       request.set_prompt_tokens(sequence.prompt_tokens());
       *request.mutable_sampling() = sequence.sampling_params;
       request.mutable_sampling()->clear_constraint();  // which may be long, and which a router sends with each attempt
-      request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
+      // Rows of a prefix are of no use without the state behind it, which is not kept with them.
+      if (!sequence.has_state()) {
+        request.mutable_prompt_token_ids()->Assign(sequence.prompt.begin(), sequence.prompt.end());
+      }
       request.set_prefix_salt(PrefixSaltOf(sequence));
+      request.set_state_bytes(sequence.state_bytes());
       if (sequence.skips_prefix_cache) request.set_max_cached_tokens(0);
       opened = calls_.Open(sequence.places, sequence.spec, std::move(request), trace);
     }
@@ -108,6 +113,7 @@ void Engine::OnOpened(Sequence& sequence, const absl::StatusOr<ShardCalls::Attac
   sequence.next_position = restart;
   for (ShardLink& shard : sequence.shards) shard.watermark = restart;
   sequence.watermark = restart;
+  sequence.sent_state_position = sequence.stored_state_position = restart;
   const bool attached = resumed || sequence.attach;
   const bool computes_prompt = restart < sequence.prompt_tokens();
   if (sequence.spans) sequence.spans->Opened(restart, computes_prompt);

@@ -182,6 +182,8 @@ void Engine::EndPiece(Sequence& sequence, uint32_t count) {
     return;
   }
   arena.chunk_end = 0;
+  SendStateOfChunk(sequence);
+  if (!sequence.failure.ok()) return;
   if (arena.layer_position < sequence.prompt_tokens()) return;
   const std::vector<float*> hidden = ResidualsOf(sequence, arena.layer_position - 1);
   const bool followed = HasFollowers(sequence);

@@ -37,10 +37,12 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Open(std::span<const ShardPlace
   std::vector<ShardLink> doubtful;
   absl::Cleanup undo = [&] { Undo(opened.shards, std::move(doubtful), request.sequence_id(), /*detach=*/false); };
   request.set_pulls_prefix(true);
+  const uint64_t state_bytes = request.state_bytes();
   std::vector<uint32_t> cached;
   const auto open = [&](size_t i) -> absl::Status {
     ShardLink& shard = opened.shards[i];
     request.set_channel_id(shard.link->channel_id());
+    request.set_state_bytes(i == 0 ? state_bytes : 0);  // the first keeps what has no rows
     *request.mutable_shard() = ToProto(shard.shard);
     *request.mutable_selection() = ToProto(SpecOfShard(spec, layout, shard.shard));
     const absl::StatusOr<v1::OpenSequenceResponse> response = shard.link->Open(request, timeout, trace);
@@ -85,9 +87,11 @@ absl::StatusOr<ShardCalls::Attached> ShardCalls::Attach(std::span<const ShardPla
   bool lost = false;
   absl::Cleanup undo = [&] { Undo(attached.shards, std::move(doubtful), request.sequence_id(), /*detach=*/!lost); };
   std::vector<uint32_t> restarts;
+  const uint64_t state_bytes = request.state_bytes();
   const auto attach = [&](size_t i) -> absl::Status {
     ShardLink& shard = attached.shards[i];
     request.set_channel_id(shard.link->channel_id());
+    request.set_state_bytes(i == 0 ? state_bytes : 0);
     *request.mutable_shard() = ToProto(shard.shard);
     request.set_call(shard.link->NextCall());
     const absl::StatusOr<v1::AttachSequenceResponse> response = shard.link->Attach(request, timeout, trace);

@@ -51,20 +51,22 @@ std::string WhatToLower(const MemoryNeeds& needs, const MemoryPlan& plan) {
 }  // namespace
 
 std::string MemoryPlan::ToString() const {
-  return absl::StrCat("weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (",
-                      slot_pages - host_slot_pages, " slot pages, up to ", max_running, " sequences)",
-                      host_slot_pages > 0 ? absl::StrCat(" and ", host_slot_pages, " more in ", Mib(host_slot_bytes),
-                                                         " of pinned host memory")
-                                          : "",
-                      index_bytes > 0 ? absl::StrCat(" + index of keys ", Mib(index_bytes)) : "", " + prefill KV ",
-                      Mib(prefill_bytes), " + activations ", Mib(activation_bytes), " = ", Mib(total_bytes()), " of ",
-                      Mib(available_bytes), " of ", memory_name, " available");
+  return absl::StrCat(
+      "weights ", Mib(weights_bytes), " + resident KV ", Mib(slot_bytes), " (", slot_pages - host_slot_pages,
+      " slot pages, up to ", max_running, " sequences)",
+      host_slot_pages > 0
+          ? absl::StrCat(" and ", host_slot_pages, " more in ", Mib(host_slot_bytes), " of pinned host memory")
+          : "",
+      index_bytes > 0 ? absl::StrCat(" + index of keys ", Mib(index_bytes)) : "", " + prefill KV ", Mib(prefill_bytes),
+      state_bytes > 0 ? absl::StrCat(" + states ", Mib(state_bytes)) : "", " + activations ", Mib(activation_bytes),
+      " = ", Mib(total_bytes()), " of ", Mib(available_bytes), " of ", memory_name, " available");
 }
 
 absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t available_bytes) {
   MemoryPlan plan;
   plan.weights_bytes = needs.weights_bytes;
   plan.activation_bytes = needs.activation_bytes;
+  plan.state_bytes = needs.state_bytes_per_sequence * needs.max_running;
   plan.available_bytes = available_bytes;
   plan.max_running = needs.max_running;
   plan.memory_name = needs.memory_name;
@@ -86,7 +88,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   const uint64_t wanted_pages = pages_per_sequence * needs.max_running;
   uint64_t slot_bytes = needs.slot_memory_bytes, host_pages = needs.slot_host_memory_bytes / page_bytes;
   if (slot_bytes == 0) {
-    const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.prefill_bytes;
+    const uint64_t others = plan.weights_bytes + plan.activation_bytes + plan.state_bytes + plan.prefill_bytes;
     const uint64_t rest = available_bytes > others ? available_bytes - others : 0;
     const uint64_t most_of_rest = rest / 10 * 9;
     const uint64_t both = needs.is_exclusive ? most_of_rest : std::min(most_of_rest, available_bytes * 2 / 5);
@@ -107,7 +109,7 @@ absl::StatusOr<MemoryPlan> PlanMemory(const MemoryNeeds& needs, uint64_t availab
   plan.index_bytes = plan.slot_pages * index_page_bytes;
   const uint64_t least_slots = needs.slot_memory_bytes != 0 ? plan.slot_bytes + plan.index_bytes
                                                             : pages_per_sequence * (page_bytes + index_page_bytes);
-  plan.least_bytes = plan.weights_bytes + plan.activation_bytes + least_slots +
+  plan.least_bytes = plan.weights_bytes + plan.activation_bytes + plan.state_bytes + least_slots +
                      (needs.prefill_memory_bytes != 0 ? needs.prefill_memory_bytes : longest_prefill);
 
   if (plan.slot_pages < pages_per_sequence) {

@@ -17,6 +17,7 @@ struct MemoryPlan {
   uint64_t index_bytes = 0;    // of the keys in it, where rows are selected in place
   uint64_t prefill_bytes = 0;  // KV, and layer by layer residuals, of prompts that are being prefilled
   uint64_t activation_bytes = 0;
+  uint64_t state_bytes = 0;  // that running sequences of a hybrid model keep beside rows
   uint64_t available_bytes = 0;
   uint32_t slot_pages = 0;       // those in the host's memory included
   uint32_t host_slot_pages = 0;  // behind a GPU's, pinned
@@ -29,7 +30,9 @@ struct MemoryPlan {
   // With what is automatic at its least: the slots of one sequence, one prompt.
   uint64_t least_bytes = 0;
 
-  uint64_t total_bytes() const { return weights_bytes + slot_bytes + index_bytes + prefill_bytes + activation_bytes; }
+  uint64_t total_bytes() const {
+    return weights_bytes + slot_bytes + index_bytes + prefill_bytes + activation_bytes + state_bytes;
+  }
   // One line per part, with the arithmetic.
   std::string ToString() const;
 };
@@ -44,6 +47,7 @@ struct MemoryNeeds {
   uint32_t max_running = 0;
   uint64_t weights_bytes = 0;
   uint64_t activation_bytes = 0;
+  uint64_t state_bytes_per_sequence = 0;  // beside rows
   uint64_t slot_memory_bytes = 0;  // 0 = automatic: max_running sequences of the longest context, at most 40 % of what
                                    // is available and nine tenths of what the rest leaves
   uint64_t slot_host_memory_bytes = 0;  // most of the host's memory that slots may take behind those of a GPU

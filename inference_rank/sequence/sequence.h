@@ -114,6 +114,15 @@ struct Sequence {
   std::chrono::steady_clock::time_point prefix_asked{};  // for rows of the prefix
   std::optional<RemotePrefix> remote_prefix;  // set while it is prefilled, where its prefix stays on the cache ranks
   std::optional<WorkingSet> working_set;
+  // Of a hybrid model, while it is computed: what it keeps in the place of rows, of the positions below next_position
+  // (GatedDeltaConfig); and how much of it has come from the cache rank since it was attached.
+  std::vector<float> recurrent_state;
+  size_t loaded_state_bytes = 0;
+  // The positions of the states that its first cache rank was sent last, or gave back, and that it has stored.
+  uint32_t sent_state_position = 0;
+  uint32_t stored_state_position = 0;
+  bool has_state() const { return !recurrent_state.empty(); }
+  size_t state_bytes() const { return recurrent_state.size() * sizeof(float); }
   enum class PeerState { kNone, kWanted, kAsked, kInBatch };  // kNone: it goes by frames
   PeerState peer_state = PeerState::kNone;
   int batch_row = -1;          // kAsked and kInBatch

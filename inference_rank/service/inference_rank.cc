@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   WINNOW_RETURN_IF_ERROR(rank->ChooseBackend());
   rank->model_->checkpoint.reset();  // weights keep it as far as they lie in it
   Backend& backend = *rank->backend_;
-  rank->metrics_ = std::make_unique<InferenceRankMetrics>(config.num_layers);
+  rank->metrics_ = std::make_unique<InferenceRankMetrics>(rank->layout_.num_layers);
   rank->fingerprint_ = InferenceFingerprint(rank->model_->digest, rank->layout_, backend.forward(), backend.numerics());
 
   WINNOW_ASSIGN_OR_RETURN(SlotPool slots, backend.NewSlotPool());
@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<InferenceRank>> InferenceRank::Create(const Infer
   engine_options.max_inject_tokens = scheduling.max_inject_tokens;
   engine_options.tpot_target = scheduling.tpot_target;
   engine_options.prefill_work = PrefillWork::Of(config);
+  engine_options.state_floats = config.state_floats();
   engine_options.prefix_attention = options.prefix_attention;
   engine_options.kernel_set = backend.kernel_set();
   engine_options.num_threads = backend.num_threads();

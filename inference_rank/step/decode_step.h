@@ -59,6 +59,7 @@ class DecodeStep final : public DecodeKv {
   void AwaitSlots(int layer, SlotLists& lists) override;
   bool WaitsForPartials() const override { return waits_for_partials_; }
   std::span<const PartialAttention> AwaitPartials(int layer) override;
+  float* State(int row) const override { return rows_[row].sequence->recurrent_state.data(); }
 
  private:
   bool SendsAlone(const FrameStepRow& row, bool selects, bool needs_delta) const;

@@ -25,6 +25,7 @@ class PrefillStep final : public PrefillKv {
   void* PushTo(int layer) override;
   int QueriesWanted(int num_tokens) const override;
   Rows Publish(int layer, const std::byte* kv_rows, const float* q_pre_rope) override;
+  float* State() const override { return sequence_->recurrent_state.data(); }
   // What Publish returns, of kv heads from `first_kv_head` on.
   Rows RowsOf(int layer, int first_kv_head) const;
 

@@ -88,6 +88,24 @@ def qwen2_moe(rng):
         "norm_topk_prob": rng.random() < 0.5, "decoder_sparse_step": rng.choice([1, 1, 2])}
 
 
+def qwen3_next(rng):
+    config = common(rng) | experts(rng, "num_experts") | {
+        "head_dim": rng.choice([16, 32, 64]), "moe_intermediate_size": rng.choice([32, 48]),
+        "shared_expert_intermediate_size": rng.choice([48, 96]), "norm_topk_prob": rng.random() < 0.7,
+        "attention_bias": rng.random() < 0.2, "decoder_sparse_step": rng.choice([1, 1, 2])}
+    config["num_hidden_layers"] = layers = rng.choice([3, 4, 5])
+    kinds = [rng.choice(["linear_attention", "linear_attention", "full_attention"]) for _ in range(layers)]
+    kinds[rng.randrange(layers)] = "full_attention"
+    if "linear_attention" not in kinds:
+        kinds[kinds.index("full_attention")] = "linear_attention"
+    key_heads = rng.choice([1, 2, 3])
+    config |= {"layer_types": kinds, "linear_conv_kernel_dim": rng.choice([2, 4, 4]), "linear_key_head_dim": rng.choice([8, 16, 32]),
+               "linear_value_head_dim": rng.choice([16, 24, 64]), "linear_num_key_heads": key_heads,
+               "linear_num_value_heads": key_heads * rng.choice([1, 2, 4])}
+    config["rope_parameters"] = rope(rng, kinds=("default",)) | {"partial_rotary_factor": rng.choice([0.25, 0.5])}
+    return config
+
+
 def phi3(rng):
     config = cut_heads(common(rng), rng)
     config["rope_parameters"] = rope(rng, kinds=("default",)) | {"partial_rotary_factor": rng.choice([1.0, 0.5, 0.75])}
@@ -206,5 +224,5 @@ def glm_moe_dsa(rng):
 
 
 FAMILIES = {family.__name__: family for family in (
-    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, phi3, olmo2, olmo3, gemma2, gemma3_text, gemma3, gpt_oss, glm4_moe,
-    deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}
+    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, qwen3_next, phi3, olmo2, olmo3, gemma2, gemma3_text, gemma3, gpt_oss,
+    glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}

@@ -22,7 +22,7 @@
 namespace winnow::wire {
 
 inline constexpr uint32_t kMagic = 0x574e4e57;  // "WNNW"
-inline constexpr uint16_t kVersion = 9;
+inline constexpr uint16_t kVersion = 10;
 inline constexpr size_t kMaxPayloadBytes = size_t{1} << 20;
 inline constexpr size_t kRowAlignment = 64;  // row bytes inside a payload start at a multiple of this
 
@@ -42,6 +42,8 @@ enum class FrameType : uint8_t {
   // positions from apply_position on; attention over rows [0, flags), whole key tiles, is asked for
   kStepRows = 8,  // rows of steps that needed nothing of the cache rank, outside of plans: StepRowEntry
                   // [row_count], then, from a multiple of kRowAlignment on, the rows of each entry
+  kState = 9,  // what a sequence of a hybrid model keeps in the place of rows, of all positions below apply_position:
+               // bytes from offset `plan` on; the pieces of one state follow each other
   // cache rank -> inference rank
   // per (plan, layer), possibly several frames: DeltaEntry + its arrays, repeated. With Phase::kPrefetch: outside of
   // plans (plan 0), one sequence and layer, entries that carry streamed rows alone
@@ -53,6 +55,7 @@ enum class FrameType : uint8_t {
   kStagingFree = 22,     // pushes up to number `plan` have been taken: their places may be used again
   kPartial = 20,  // per (plan, layer) of plan rows that wait for verifications, possibly several frames: PartialEntry +
                   // its state, repeated
+  kStateRefill = 24,   // after an attach, ahead of the rows: as kState, what was stored at the restart position
   kPrefixStates = 23,  // answers kPrefixQueries, whose header fields it repeats: f32
                        // [count][num_query_heads][head_dim + 2], states of prefill attention (kernels/params.h)
   // both ways
@@ -219,8 +222,10 @@ struct WatermarkEntry {
   uint64_t loaded_rows;
   // Bytes of rows that the cache rank's fast tier can hold of this channel's sequences; kOneTier without tiers.
   uint64_t fast_rows_bytes;
+  uint32_t state_position;  // of the newest state that is stored whole; 0 without one
+  uint32_t reserved;        // 0
 };
-static_assert(sizeof(WatermarkEntry) == 40);
+static_assert(sizeof(WatermarkEntry) == 48);
 inline constexpr uint64_t kOneTier = UINT64_MAX;
 
 // Capacity of the ring of an inference rank: the recent window at its longest, one block that is on its way out,

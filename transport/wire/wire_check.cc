@@ -24,6 +24,8 @@ bool IsKnownFrameType(wire::FrameType type) {
     case wire::FrameType::kBatchRow:
     case wire::FrameType::kStaged:
     case wire::FrameType::kStepRows:
+    case wire::FrameType::kState:
+    case wire::FrameType::kStateRefill:
     case wire::FrameType::kStagingFree:
     case wire::FrameType::kBatchRowAnswer:
     case wire::FrameType::kDelta:

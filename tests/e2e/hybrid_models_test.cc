@@ -1,0 +1,182 @@
+// Models whose linear attention keeps a state in the place of rows. The cache rank has it as of some positions: what is
+// computed again when a rank is lost, and that nothing but that tells.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <future>
+#include <string>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/completion.h"
+#include "tests/e2e/generation_calls.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tiny_checkpoint.h"
+
+namespace winnow::e2e {
+namespace {
+
+using testing::ElementsAreArray;
+
+TokenIds Prompt(size_t tokens, uint32_t seed) {
+  TokenIds ids;
+  for (uint32_t i = 0; i < tokens; ++i) ids.push_back((seed + i * i * 7 + i / 3) % 96);
+  return ids;
+}
+
+class HybridModels : public testing::TestWithParam<const char*> {
+ protected:
+  HybridModels() {
+    WriteTinyCheckpoint({.family = ModelFamily::kQwen3Next, .num_layers = 5, .max_position_embeddings = 4096},
+                        directory_.path());
+  }
+  void Start(std::vector<std::string> flags = {}) {
+    if (cluster_ != nullptr) {
+      ASSERT_TRUE(cluster_->Stop().ok());
+    }
+    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
+    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
+    ASSERT_TRUE(started.ok()) << started.status().message();
+    cluster_ = *std::move(started);
+  }
+  void TearDown() override {
+    if (cluster_ == nullptr) return;
+    const absl::Status stopped = cluster_->Stop();
+    EXPECT_TRUE(stopped.ok()) << stopped.message();
+  }
+  static Json Request(const TokenIds& prompt, int tokens) {
+    Json request = GreedyRequest(prompt, tokens);
+    request["logprobs"] = 1;
+    request["winnow"] = {{"selection", GetParam()}, {"budget", 32}};
+    if (std::string(GetParam()) == "dense") request["winnow"].erase("budget");
+    return request;
+  }
+  Completion Ask(const Json& request) const {
+    if (cluster_ == nullptr) return {};  // Start has said why
+    Completion completion = Complete(cluster_->http(), request);
+    EXPECT_TRUE(completion.ok()) << completion.error;
+    return completion;
+  }
+  static Json LogProbs(const Completion& completion) { return completion.choice.at("logprobs").at("token_logprobs"); }
+  // Over all ranks of a role that live.
+  double Sum(const std::string& role, const std::string& metric) const {
+    double sum = 0;
+    for (const std::string& rank : cluster_->ranks()) {
+      if (rank.starts_with(role)) sum += std::max(0.0, cluster_->MetricsOf(rank).Value(metric));
+    }
+    return sum;
+  }
+
+  const TempDir directory_;
+  std::unique_ptr<Cluster> cluster_;
+};
+
+// Chunks of any length, one that is no multiple of a block, and layer by layer.
+TEST_P(HybridModels, WhereAPromptIsCutChangesNoBit) {
+  Completion whole;
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--prefill-chunk=4096"},
+                                                {"--prefill-chunk=17"},
+                                                {"--prefill-chunk=64"},
+                                                {"--prefill=layered"}}) {
+    SCOPED_TRACE(flags.front());
+    Start(flags);
+    const Completion answer = Ask(Request(Prompt(333, 4), 40));
+    if (whole.ids.empty()) whole = answer;
+    EXPECT_EQ(answer.ids, whole.ids);
+    EXPECT_EQ(LogProbs(answer), LogProbs(whole));
+  }
+}
+
+// Late in the answer: from the last state on, of every 64th position, and no token of the prompt.
+TEST_P(HybridModels, ALostRankCostsTheTokensSinceTheLastState) {
+  constexpr int kLong = 500;
+  Start({"--inference-ranks=2"});
+  const std::vector<pid_t> pids = cluster_->Pids("inference-rank");
+  const Json request = Request(Prompt(300, 5), kLong);
+  const Completion undisturbed = Ask(request);
+  size_t tokens_at_kill = 0, survivor = 0;
+  double computed = 0;
+  const auto of = [&](size_t rank, const char* metric) {
+    return cluster_->MetricsOf("inference-" + std::to_string(rank)).Value(metric);
+  };
+  const Completion disturbed = StreamCompletion(cluster_->http(), request, [&](size_t tokens) {
+    for (size_t rank = 0; rank < 2 && tokens_at_kill == 0 && tokens >= 150; ++rank) {
+      if (of(rank, "winnow_num_requests_running") < 1) continue;
+      survivor = 1 - rank;
+      computed = of(survivor, "winnow_rank_prompt_tokens_total");
+      kill(pids[rank], SIGKILL);
+      tokens_at_kill = tokens;
+    }
+    return true;
+  });
+  ASSERT_GT(tokens_at_kill, 0u) << "no rank was killed";
+  EXPECT_TRUE(disturbed.ok()) << disturbed.error;
+  EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  EXPECT_GE(disturbed.Stat("reattach_count"), 1);
+  EXPECT_EQ(of(survivor, "winnow_rank_prompt_tokens_total"), computed) << "the prompt was computed again";
+  // What came after the last state that was stored, and the answer's rest.
+  const double repeated = disturbed.Stat("decode_steps") - static_cast<double>(kLong - tokens_at_kill);
+  EXPECT_LE(repeated, 2 * 64 + 8);
+  EXPECT_GT(Sum("cache", "winnow_state_snapshots_total"), 2);
+}
+
+TEST_P(HybridModels, ALostCacheRankIsFollowedByTheSameAnswer) {
+  for (const char* replicas : {"--replicas=1", "--replicas=2"}) {
+    SCOPED_TRACE(replicas);
+    Start({"--cache-ranks=2", replicas});
+    const std::vector<pid_t> pids = cluster_->Pids("cache-rank");
+    const Json request = Request(Prompt(200, 8), 300);
+    const Completion undisturbed = Ask(request);
+    bool killed = false;
+    const Completion disturbed = StreamCompletion(cluster_->http(), request, [&](size_t tokens) {
+      for (size_t rank = 0; rank < 2 && !killed && tokens >= 100; ++rank) {
+        const Metrics metrics = cluster_->MetricsOf("cache-" + std::to_string(rank));
+        if (metrics.Value("winnow_sequences", {{"state", "active"}}) < 1) continue;
+        kill(pids[rank], SIGKILL);
+        killed = true;
+      }
+      return true;
+    });
+    EXPECT_TRUE(killed);
+    EXPECT_TRUE(disturbed.ok()) << disturbed.error;
+    EXPECT_EQ(disturbed.ids, undisturbed.ids);
+  }
+}
+
+// To the rank that decodes the state of the prompt's end comes from the cache rank.
+TEST_P(HybridModels, RanksForPrefillHandTheirStateOver) {
+  Start();
+  const Json request = Request(Prompt(700, 9), 60);
+  const Completion together = Ask(request);
+  Start({"--prefill-ranks=1", "--decode-ranks=1"});
+  const Completion apart = Ask(request);
+  EXPECT_EQ(apart.ids, together.ids);
+  EXPECT_EQ(LogProbs(apart), LogProbs(together));
+  EXPECT_EQ(Sum("decode", "winnow_rank_prompt_tokens_total"), 0) << "the prompt was computed again";
+}
+
+TEST_P(HybridModels, SamplesOfAPromptAreWhatTheyAreAlone) {
+  constexpr uint32_t kSamples = 3;
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{}, {"--prefill-ranks=1", "--decode-ranks=1"}}) {
+    Start(flags);
+    v1::GenerateRequest request = SamplesOf(GetParam(), Prompt(333, 2), kSamples, 90);
+    GenerationClient client(*cluster_);
+    const Answer together = client.Generate(request)->Finish();
+    ASSERT_TRUE(together.status.ok()) << together.status.error_message();
+    EXPECT_EQ(Sum("", "winnow_rank_prompt_tokens_total"), 333) << "once for all";
+    request.set_n(1);
+    for (uint32_t i = 0; i < kSamples; ++i) {
+      request.mutable_sampling()->set_sample_index(i);
+      const Answer alone = client.Generate(request)->Finish();
+      ASSERT_TRUE(alone.status.ok()) << alone.status.error_message();
+      EXPECT_THAT(together.ids(i), ElementsAreArray(alone.ids())) << "sample " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Selections, HybridModels, testing::Values("dense", "winnow"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace winnow::e2e
