@@ -7,6 +7,31 @@ size_t ScratchFloats(const GatedDeltaConfig& delta) {
   return GatedDeltaScratchFloats(delta.num_key_heads, delta.num_value_heads, delta.key_dim, delta.value_dim);
 }
 
+struct Places {
+  HeadPlaces query, key, value, gate;
+  HeadPlaces learning, forgetting;  // of the rates
+};
+
+// Where the products of a layer have the heads (GatedDeltaConfig::by_key_head).
+Places PlacesOf(const GatedDeltaConfig& delta) {
+  const int key_dim = delta.key_dim, keys = delta.key_features(), values = delta.values_per_key();
+  const int value_floats = values * delta.value_dim, group = 2 * key_dim + 2 * value_floats;
+  if (delta.by_key_head) {
+    return {.query = {0, group},
+            .key = {key_dim, group},
+            .value = {2 * key_dim, group},
+            .gate = {2 * key_dim + value_floats, group},
+            .learning = {0, 2 * values},
+            .forgetting = {values, 2 * values}};
+  }
+  return {.query = {0, key_dim},
+          .key = {keys, key_dim},
+          .value = {2 * keys, value_floats},
+          .gate = {delta.conv_features(), value_floats},
+          .learning = {0, values},
+          .forgetting = {delta.num_value_heads, values}};
+}
+
 }  // namespace
 
 LinearAttention::LinearAttention(const ModelConfig& config, const KernelTable& kernels, Executor& executor,
@@ -61,20 +86,17 @@ const float* LinearAttention::Attend(Matmul matmul, int layer, const LayerWeight
                        .tail = state,
                        .state = state + delta_.tail_floats()});
   }
-  // A row is query, key, values and gates of one key head after the other; its rates what the values of a key head
-  // learn, then what they forget.
-  const int values = delta_.values_per_key(), value_floats = values * delta_.value_dim;
-  const int group = 2 * delta_.key_dim + 2 * value_floats;
+  const Places at = PlacesOf(delta_);
   kernels_.gated_delta(executor_, {.projected = projected_.data(),
                                    .projected_stride = delta_.projected_features(),
-                                   .query = {0, group},
-                                   .key = {delta_.key_dim, group},
-                                   .value = {2 * delta_.key_dim, group},
-                                   .gate = {2 * delta_.key_dim + value_floats, group},
+                                   .query = at.query,
+                                   .key = at.key,
+                                   .value = at.value,
+                                   .gate = at.gate,
                                    .rates = rates_.data(),
                                    .rates_stride = 2 * delta_.num_value_heads,
-                                   .learning = {0, 2 * values},
-                                   .forgetting = {values, 2 * values},
+                                   .learning = at.learning,
+                                   .forgetting = at.forgetting,
                                    .num_key_heads = delta_.num_key_heads,
                                    .num_value_heads = delta_.num_value_heads,
                                    .key_dim = delta_.key_dim,

@@ -43,8 +43,9 @@ int GatedDeltaConfig::num_layers() const {
   return static_cast<int>(std::count(layers.begin(), layers.end(), true));
 }
 
-absl::StatusOr<GatedDeltaConfig> ParseGatedDeltaConfig(const JsonFields& config, int num_layers) {
+absl::StatusOr<GatedDeltaConfig> ParseGatedDeltaConfig(const JsonFields& config, bool by_key_head, int num_layers) {
   GatedDeltaConfig delta;
+  delta.by_key_head = by_key_head;
   WINNOW_ASSIGN_OR_RETURN(delta.num_key_heads, IntOr(config, "linear_num_key_heads", 1, kMaxDeltaHeads, 16));
   WINNOW_ASSIGN_OR_RETURN(delta.num_value_heads, IntOr(config, "linear_num_value_heads", 1, kMaxDeltaHeads, 32));
   WINNOW_ASSIGN_OR_RETURN(delta.key_dim, IntOr(config, "linear_key_head_dim", 1, kMaxDeltaHeadDim, 128));

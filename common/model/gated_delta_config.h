@@ -18,7 +18,10 @@ struct GatedDeltaConfig {
   int num_value_heads = 0;  // a multiple: consecutive ones share a key head
   int key_dim = 0;
   int value_dim = 0;
-  int conv_width = 0;        // tokens that a convolution reads, the newest included; >= 2
+  int conv_width = 0;  // tokens that a convolution reads, the newest included; >= 2
+  // Whether projections are stored key head by key head, with all that belongs to one, as Qwen3-Next has them, or part
+  // by part, as Qwen3.5: queries, keys and values of all heads, gates, and what is learnt and forgotten.
+  bool by_key_head = true;
   std::vector<bool> layers;  // [num_layers] which layers are of this kind: neither none nor all of them
 
   int key_features() const { return num_key_heads * key_dim; }
@@ -38,6 +41,6 @@ struct GatedDeltaConfig {
   size_t state_floats() const { return num_layers() * layer_floats(); }
 };
 
-absl::StatusOr<GatedDeltaConfig> ParseGatedDeltaConfig(const JsonFields& config, int num_layers);
+absl::StatusOr<GatedDeltaConfig> ParseGatedDeltaConfig(const JsonFields& config, bool by_key_head, int num_layers);
 
 }  // namespace winnow

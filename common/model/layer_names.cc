@@ -64,10 +64,15 @@ void NameLatentAttention(const LatentConfig& latent, int layer, LayerNames& name
   names.index_norm_bias = at("indexer.k_norm.bias");
 }
 
-void NameLinearAttention(int layer, LayerNames& names) {
+void NameLinearAttention(const GatedDeltaConfig& delta, int layer, LayerNames& names) {
   const auto at = [layer](std::string_view suffix) { return LayerTensor(layer, "linear_attn." + std::string(suffix)); };
-  names.qkv = {at("in_proj_qkvz")};
-  names.rates = {at("in_proj_ba")};
+  if (delta.by_key_head) {
+    names.qkv = {at("in_proj_qkvz")};
+    names.rates = {at("in_proj_ba")};
+  } else {
+    names.qkv = {at("in_proj_qkv"), at("in_proj_z")};
+    names.rates = {at("in_proj_b"), at("in_proj_a")};
+  }
   names.conv = at("conv1d.weight");
   names.log_forgetting = at("A_log");
   names.rate_bias = at("dt_bias");
@@ -105,7 +110,7 @@ LayerNames LayerNamesOf(const ModelConfig& config, int layer) {
   LayerNames names;
   NameNorms(config, layer, names);
   if (config.is_delta(layer)) {
-    NameLinearAttention(layer, names);
+    NameLinearAttention(*config.delta, layer, names);
   } else {
     NameAttention(config, layer, names);
   }

@@ -23,7 +23,7 @@ struct LayerNames {
   std::string key_latent_norm, key_value_up;
   std::string index_query, index_key, index_weight, index_norm, index_norm_bias;  // of its indexer
   // Of linear attention (GatedDeltaConfig), in the place of attention's: qkv ends with what gates the output.
-  std::vector<std::string> rates;  // of each key head: what its value heads learn, then what they forget
+  std::vector<std::string> rates;  // what value heads learn and what they forget: by_key_head, or one after the other
   std::string conv, log_forgetting, rate_bias, delta_norm;
   std::string sinks;                 // [num_query_heads]
   std::vector<std::string> gate_up;  // of the dense MLP, or the shared expert: gate, then up, in one or two

@@ -45,7 +45,8 @@ bool IsKnownField(std::string_view name) {
       "experts_per_token", "initial_context_length", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
       "v_head_dim", "rope_interleave", "index_n_heads", "index_head_dim", "index_topk", "indexer_types",
       "indexer_rope_interleave", "full_attention_interval", "linear_conv_kernel_dim", "linear_key_head_dim",
-      "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim",
+      "linear_num_key_heads", "linear_num_value_heads", "linear_value_head_dim", "mamba_ssm_dtype",
+      "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
       // Harmless.
       "_name_or_path", "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "add_cross_attention",
       "attention_dropout", "attn_implementation", "auto_map", "bad_words_ids", "begin_suppress_tokens",
@@ -213,7 +214,10 @@ absl::Status ParseFlags(const JsonFields& config, const FamilyTraits& family, Mo
   out.qk_norm_projection = family.qk_norm == QkNorm::kProjection;
   if (family.gated_delta) {
     out.norms_add_one = out.attention_gate = true;
-    WINNOW_ASSIGN_OR_RETURN(out.delta, ParseGatedDeltaConfig(config, out.num_layers));
+    WINNOW_ASSIGN_OR_RETURN(const std::optional<bool> gate, config.Bool("attn_output_gate"));
+    if (!gate.value_or(true)) return config.Error("attn_output_gate", "is false; only true is supported");
+    const bool by_key_head = family.family == ModelFamily::kQwen3Next;
+    WINNOW_ASSIGN_OR_RETURN(out.delta, ParseGatedDeltaConfig(config, by_key_head, out.num_layers));
   }
   out.norms = family.norms;
   out.activation = family.activation;
@@ -360,6 +364,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   const JsonFields config(root, path, multimodal == nullptr ? "" : "text_config.");
   WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
   out.family = family->family;
+  if (out.family == ModelFamily::kQwen35) DropRotationOfImages(root);
   WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config, *family));
   WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));

@@ -16,6 +16,7 @@ enum class ModelFamily : uint8_t {
   kQwen2Moe,
   kQwen3Moe,
   kQwen3Next,
+  kQwen35,
   kPhi3,
   kOlmo2,
   kOlmo3,

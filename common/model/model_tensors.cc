@@ -74,8 +74,12 @@ class ExpectedList {
   }
 
   void AddLinearAttention(const LayerNames& names, const GatedDeltaConfig& delta, int hidden_size) {
-    AddProjection(names.qkv.front(), delta.projected_features(), hidden_size, false);
-    AddProjection(names.rates.front(), 2 * delta.num_value_heads, hidden_size, false);
+    const int first = delta.by_key_head ? delta.projected_features() : delta.conv_features();
+    AddProjection(names.qkv.front(), first, hidden_size, false);
+    if (!delta.by_key_head) AddProjection(names.qkv.back(), delta.value_features(), hidden_size, false);
+    for (const std::string& rates : names.rates) {
+      AddProjection(rates, 2 * delta.num_value_heads / static_cast<int>(names.rates.size()), hidden_size, false);
+    }
     Add(names.conv, {static_cast<uint64_t>(delta.conv_features()), 1, static_cast<uint64_t>(delta.conv_width)});
     AddNorm(names.log_forgetting, delta.num_value_heads);
     AddNorm(names.rate_bias, delta.num_value_heads);

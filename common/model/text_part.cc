@@ -17,6 +17,7 @@ constexpr MultimodalTraits kMultimodal[] = {
      .text_defaults = R"({"vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
                           "num_attention_heads": 8, "num_key_value_heads": 4, "rope_theta": 1000000.0,
                           "sliding_window": 4096})"},
+    {.architecture = "Qwen3_5ForConditionalGeneration", .text_architecture = "Qwen3_5ForCausalLM"},
     {.architecture = "Mistral3ForConditionalGeneration", .text_architecture = "MistralForCausalLM"}};
 
 // Modules that a quantised checkpoint leaves as they are stand in lists of names, or of patterns that begin with "re:".
@@ -59,6 +60,15 @@ absl::StatusOr<json> TextPart(const JsonFields& config, const MultimodalTraits& 
     if (!newer && !part.contains(field)) part[field] = value;
   }
   return part;
+}
+
+void DropRotationOfImages(json& config) {
+  for (const char* source : {"rope_parameters", "rope_scaling"}) {
+    const auto rope = config.find(source);
+    if (rope == config.end() || !rope->is_object()) continue;
+    rope->erase("mrope_section");
+    rope->erase("mrope_interleaved");
+  }
 }
 
 std::string TextTensorName(std::string_view name) {

@@ -25,6 +25,10 @@ const MultimodalTraits* MultimodalTraitsOf(const JsonFields& config);
 // missing, and tokens and quantisation, which stand beside it.
 absl::StatusOr<nlohmann::json> TextPart(const JsonFields& config, const MultimodalTraits& traits);
 
+// Takes out of RoPE's parameters which pairs turn by which part of an image's position: the parts of a text's position
+// are equal, so that its rotation is the usual one.
+void DropRotationOfImages(nlohmann::json& config);
+
 // The name that a tensor of the language model has where that is stored alone; any other name as it is.
 std::string TextTensorName(std::string_view name);
 

@@ -24,6 +24,7 @@ constexpr Built kQwenMoe = [](const FamilyTraits& of) { return kQwen2Moe(of) || 
 constexpr Built kGptOss = [](const FamilyTraits& of) { return of.moe == MoeFields::kGptOss; };
 constexpr Built kLatent = [](const FamilyTraits& of) { return of.latent_attention; };
 constexpr Built kIndexer = [](const FamilyTraits& of) { return of.indexer; };
+constexpr Built kGatedDelta = [](const FamilyTraits& of) { return of.gated_delta; };
 constexpr Built kGlm4 = [](const FamilyTraits& of) { return of.family == ModelFamily::kGlm4Moe; };
 
 // What a field says when it changes nothing.
@@ -46,7 +47,7 @@ constexpr Field kScoreFields[] = {{"attn_logit_softcapping", kGemma2},
                                   {"attention_multiplier"},
                                   {"attn_temperature_tuning"},
                                   {"attn_scale"},
-                                  {"attn_output_gate"},
+                                  {"attn_output_gate", kGatedDelta},
                                   {"use_attention_sinks"},
                                   {"attention_chunk_size"},
                                   {"dual_chunk_attention_config"},

@@ -172,7 +172,12 @@ void PlanAttention(const ModelConfig& config, const LayerNames& names, MatrixPla
 
 void PlanDelta(const ModelConfig& config, const LayerNames& names, MatrixPlan& plan, LayerWeights& layer) {
   const GatedDeltaConfig& delta = *config.delta;
-  layer.qkv = plan.Add(Stack(names.qkv, delta.projected_features()), config.hidden_size);
+  std::vector<MatrixRows> projections = Stack({names.qkv.front()}, delta.projected_features());
+  if (!delta.by_key_head) {
+    projections = Stack({names.qkv.front()}, delta.conv_features());
+    projections.push_back(Stack({names.qkv.back()}, delta.value_features()).front());
+  }
+  layer.qkv = plan.Add(std::move(projections), config.hidden_size);
   layer.delta.rates = plan.AddAs(Dtype::kF32, Stack(names.rates, 2 * delta.num_value_heads), config.hidden_size);
   layer.o = plan.Add(Stack({names.o}, config.hidden_size), delta.value_features());
 }

@@ -236,10 +236,15 @@ ReferenceModel::Vector ReferenceModel::LinearAttention(int layer, const Vector& 
     const auto at = projected.begin() + static_cast<std::ptrdiff_t>(group * group_size + first);
     to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(count));
   };
-  for (size_t g = 0; g < groups; ++g) append(inputs, g, 0, dk);
-  for (size_t g = 0; g < groups; ++g) append(inputs, g, dk, dk);
-  for (size_t g = 0; g < groups; ++g) append(inputs, g, 2 * dk, shared * dv);
-  for (size_t g = 0; g < groups; ++g) append(gates, g, 2 * dk + shared * dv, shared * dv);
+  for (size_t g = 0; shape.by_key_head && g < groups; ++g) append(inputs, g, 0, dk);
+  for (size_t g = 0; shape.by_key_head && g < groups; ++g) append(inputs, g, dk, dk);
+  for (size_t g = 0; shape.by_key_head && g < groups; ++g) append(inputs, g, 2 * dk, shared * dv);
+  for (size_t g = 0; shape.by_key_head && g < groups; ++g) append(gates, g, 2 * dk + shared * dv, shared * dv);
+  if (!shape.by_key_head) {
+    const auto end_of_inputs = projected.begin() + shape.conv_features();
+    inputs.assign(projected.begin(), end_of_inputs);
+    gates.assign(end_of_inputs, projected.end());
+  }
   auto& history = conv_inputs_[static_cast<size_t>(layer)];
   history.push_back(inputs);
   std::vector<double> mixed(inputs.size());
@@ -265,8 +270,10 @@ ReferenceModel::Vector ReferenceModel::LinearAttention(int layer, const Vector& 
     };
     const std::vector<double> query = normed(g * dk, 1 / std::sqrt(static_cast<double>(dk))),
                               key = normed((groups + g) * dk, 1);
-    const double beta = 1 / (1 + std::exp(-double{rates[g * 2 * shared + in_group]}));
-    const double forgetting = double{rates[g * 2 * shared + shared + in_group]} + Weight(names.rate_bias)[head];
+    const size_t learns = shape.by_key_head ? g * 2 * shared + in_group : head;
+    const size_t forgets = shape.by_key_head ? learns + shared : head + groups * shared;
+    const double beta = 1 / (1 + std::exp(-double{rates[learns]}));
+    const double forgetting = double{rates[forgets]} + Weight(names.rate_bias)[head];
     const double decay =
         std::exp(-std::exp(double{Weight(names.log_forgetting)[head]}) * std::log1p(std::exp(forgetting)));
     double* const state = states.data() + head * dk * dv;

@@ -106,6 +106,16 @@ def qwen3_next(rng):
     return config
 
 
+def qwen3_5_text(rng):
+    config = qwen3_next(rng)
+    for field in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
+                  "decoder_sparse_step"):
+        del config[field]
+    pairs = int(config["head_dim"] * config["rope_parameters"]["partial_rotary_factor"]) // 2
+    config["rope_parameters"] |= {"mrope_section": [pairs - pairs // 3 * 2, pairs // 3, pairs // 3], "mrope_interleaved": True}
+    return config
+
+
 def phi3(rng):
     config = cut_heads(common(rng), rng)
     config["rope_parameters"] = rope(rng, kinds=("default",)) | {"partial_rotary_factor": rng.choice([1.0, 0.5, 0.75])}
@@ -224,5 +234,5 @@ def glm_moe_dsa(rng):
 
 
 FAMILIES = {family.__name__: family for family in (
-    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, qwen3_next, phi3, olmo2, olmo3, gemma2, gemma3_text, gemma3, gpt_oss,
-    glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}
+    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, qwen3_next, qwen3_5_text, phi3, olmo2, olmo3, gemma2, gemma3_text,
+    gemma3, gpt_oss, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}

@@ -80,6 +80,29 @@ json Qwen3Next() {
     "partial_rotary_factor":0.25,"rope_theta":10000000,"router_aux_loss_coef":0.001,
     "shared_expert_intermediate_size":512,"use_sliding_window":false,"vocab_size":151936})");
 }
+json Qwen35() {
+  json config = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                 {"model_type", "qwen3_5"},
+                 {"image_token_id", 248056},
+                 {"video_token_id", 248057},
+                 {"vision_start_token_id", 248053},
+                 {"vision_end_token_id", 248054},
+                 {"tie_word_embeddings", false},
+                 {"vision_config", json::object()}};
+  config["text_config"] = Config("Qwen3_5ForCausalLM", "qwen3_5_text", R"({"attention_bias":false,
+    "attn_output_gate":true,"dtype":"bfloat16","full_attention_interval":4,"head_dim":256,"hidden_size":4096,
+    "intermediate_size":12288,"linear_conv_kernel_dim":4,"linear_key_head_dim":128,"linear_num_key_heads":16,
+    "linear_num_value_heads":32,"linear_value_head_dim":128,"mamba_ssm_dtype":"float32","mtp_num_hidden_layers":1,
+    "mtp_use_dedicated_embeddings":false,"num_attention_heads":16,"num_hidden_layers":32,"num_key_value_heads":4,
+    "partial_rotary_factor":0.25,"vocab_size":248320,"rope_parameters":{"mrope_interleaved":true,
+    "mrope_section":[11,11,10],"rope_type":"default","rope_theta":10000000,"partial_rotary_factor":0.25}})");
+  config["text_config"].erase("architectures");
+  for (const char* field : {"rope_theta", "rope_scaling"}) config["text_config"].erase(field);
+  for (int layer = 0; layer < 32; ++layer) {
+    config["text_config"]["layer_types"].push_back(layer % 4 == 3 ? "full_attention" : "linear_attention");
+  }
+  return config;
+}
 json GptOss() {
   json config = Config("GptOssForCausalLM", "gpt_oss", R"({"attention_bias":true,"experts_per_token":4,"head_dim":64,
     "hidden_size":2880,"initial_context_length":4096,"intermediate_size":2880,"num_attention_heads":64,
@@ -197,9 +220,9 @@ absl::StatusOr<ModelConfig> Parse(const json& config) {
 }
 
 TEST(PublishedConfigsTest, AreReadAndNoFieldIsIgnored) {
-  for (const json& config :
-       {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), Qwen3Next(), GptOss(), Glm4Moe(), DeepseekV2Lite(),
-        DeepseekV3(), DeepseekV32(), KimiK2(), Gemma2(), Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
+  for (const json& config : {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), Qwen3Next(), Qwen35(),
+                             GptOss(), Glm4Moe(), DeepseekV2Lite(), DeepseekV3(), DeepseekV32(), KimiK2(), Gemma2(),
+                             Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
     const absl::StatusOr<ModelConfig> parsed = Parse(config);
     ASSERT_THAT(parsed, IsOkStatus()) << config.at("model_type");
     EXPECT_THAT(parsed->warnings, testing::Each(testing::Not(HasSubstr("ignored")))) << config.at("model_type");
