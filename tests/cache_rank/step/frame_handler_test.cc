@@ -132,6 +132,31 @@ TEST(FrameHandler, ClosesTheLinkOfAPeerThatSendsQueriesBeyondTheSequence) {
   }
 }
 
+// Of a sequence that keeps no state, beyond its positions, and that follows nothing which has come.
+TEST(FrameHandler, ClosesTheLinkOfAPeerThatSendsAStateWhichCannotBe) {
+  for (const auto& [state_bytes, position, offset] : {std::tuple(0u, 64u, 0u), {5000u, 401u, 0u}, {5000u, 64u, 100u}}) {
+    TestCluster cluster({.data_plane = TestCluster::SmallDataPlane()});
+    auto rank = cluster.NewRank();
+    const auto opened = cluster.data_plane->OpenSequence(rank->link(), {.sequence_id = 1,
+                                                                        .spec = SmallSpec(Predictor::kDense),
+                                                                        .max_positions = 400,
+                                                                        .prompt_tokens = 22,
+                                                                        .state_bytes = state_bytes});
+    ASSERT_TRUE(opened.ok()) << opened.status().message();
+    wire::FrameHeader header{};
+    header.type = wire::FrameType::kState;
+    header.sequence_id = 1;
+    header.attach_epoch = 1;
+    header.apply_position = position;
+    header.plan = offset;
+    rank->Send(header, std::vector<std::byte>(1000));
+    cluster.PumpCacheRank();
+    cluster.data_plane->Tick(std::chrono::steady_clock::now());
+    EXPECT_EQ(cluster.metrics.Snapshot().frames_malformed, 1u) << position;
+    EXPECT_EQ(cluster.metrics.Snapshot().channels, 0u) << position;
+  }
+}
+
 // Its first row is of another shard than what is here: were it served for the second row's sake, the parts of a Layer
 // frame would be read past their ends.
 TEST(FrameHandler, ClosesTheLinkOfAPeerThatPlansASequenceTwiceAlsoWhereOneRowIsRefused) {
