@@ -7,8 +7,8 @@ namespace winnow {
 namespace {
 
 void NameExperts(const ModelConfig& config, int layer, LayerNames& names) {
-  if (config.family == ModelFamily::kGptOss) {
-    names.router = LayerTensor(layer, "mlp.router");
+  if (config.moe.stored_fused) {
+    names.router = LayerTensor(layer, config.family == ModelFamily::kGptOss ? "mlp.router" : "mlp.gate");
     names.fused_gate_up = LayerTensor(layer, "mlp.experts.gate_up_proj");
     names.fused_down = LayerTensor(layer, "mlp.experts.down_proj");
     return;

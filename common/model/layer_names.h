@@ -31,8 +31,9 @@ struct LayerNames {
   std::string shared_gate;        // a row: the logit of the shared expert's share
   std::string router;             // [num_experts, hidden_size]
   std::string router_correction;  // [num_experts]
-  // One tensor each for all experts, in the order that gpt-oss has them: [num_experts, in_features, out_features], gate
-  // and up outputs in turn, with biases. Not projections: "_bias" follows.
+  // One tensor each for all experts. Of gpt-oss [num_experts, in_features, out_features], gate and up outputs in turn,
+  // with biases; of others [num_experts, out_features, in_features], gate outputs and then up. Not projections: "_bias"
+  // follows.
   std::string fused_gate_up, fused_down;
   struct Expert {
     std::vector<std::string> gate_up;

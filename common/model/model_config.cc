@@ -125,7 +125,10 @@ absl::Status RefuseUnsupported(const JsonFields& config, const FamilyTraits& fam
 absl::Status ParseShape(const JsonFields& config, const FamilyTraits& family, ModelConfig& out) {
   WINNOW_ASSIGN_OR_RETURN(out.num_layers, Required(config, "num_hidden_layers", 1, kMaxLayers));
   WINNOW_ASSIGN_OR_RETURN(out.hidden_size, Required(config, "hidden_size", 1, kMaxWidth));
-  WINNOW_ASSIGN_OR_RETURN(out.intermediate_size, Required(config, "intermediate_size", 1, kMaxWidth));
+  const bool has_dense_mlp = family.moe != MoeFields::kQwen35;
+  WINNOW_ASSIGN_OR_RETURN(
+      out.intermediate_size,
+      Required(config, has_dense_mlp ? "intermediate_size" : "moe_intermediate_size", 1, kMaxWidth));
   WINNOW_ASSIGN_OR_RETURN(out.num_query_heads, Required(config, "num_attention_heads", 1, kMaxHeads));
   WINNOW_ASSIGN_OR_RETURN(out.vocab_size, Required(config, "vocab_size", 1, kMaxVocab));
 
@@ -364,7 +367,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(std::string_view config_json, std::
   const JsonFields config(root, path, multimodal == nullptr ? "" : "text_config.");
   WINNOW_ASSIGN_OR_RETURN(const FamilyTraits* family, FindFamily(config));
   out.family = family->family;
-  if (out.family == ModelFamily::kQwen35) DropRotationOfImages(root);
+  if (out.family == ModelFamily::kQwen35 || out.family == ModelFamily::kQwen35Moe) DropRotationOfImages(root);
   WINNOW_RETURN_IF_ERROR(RefuseUnsupported(config, *family));
   WINNOW_RETURN_IF_ERROR(ParseShape(config, *family, out));
   WINNOW_RETURN_IF_ERROR(ParseFlags(config, *family, out));

@@ -17,6 +17,7 @@ enum class ModelFamily : uint8_t {
   kQwen3Moe,
   kQwen3Next,
   kQwen35,
+  kQwen35Moe,
   kPhi3,
   kOlmo2,
   kOlmo3,

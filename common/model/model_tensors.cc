@@ -40,7 +40,8 @@ class ExpectedList {
     if (!name.empty()) Add(name, {static_cast<uint64_t>(features)});
   }
 
-  // Of all experts, as gpt-oss stores them: plain ones by inputs, blocks of MXFP4 by outputs.
+  // Of all experts: as gpt-oss stores them with biases, plain ones by inputs, blocks of MXFP4 by outputs; others by
+  // outputs.
   void AddFusedExperts(const LayerNames& names, const MoeConfig& moe, uint64_t hidden, bool mxfp4) {
     const auto experts = static_cast<uint64_t>(moe.num_experts), width = static_cast<uint64_t>(moe.intermediate_size);
     const auto add = [&](const std::string& name, uint64_t out, uint64_t in) {
@@ -48,9 +49,9 @@ class ExpectedList {
         list_.push_back({name + "_blocks", {experts, out, in / kMxfp4Block, kMxfp4Block / 2}, /*is_bytes=*/true});
         list_.push_back({name + "_scales", {experts, out, in / kMxfp4Block}, /*is_bytes=*/true});
       } else {
-        Add(name, {experts, in, out});
+        Add(name, moe.biases ? std::vector<uint64_t>{experts, in, out} : std::vector<uint64_t>{experts, out, in});
       }
-      Add(name + "_bias", {experts, out});
+      if (moe.biases) Add(name + "_bias", {experts, out});
     };
     add(names.fused_gate_up, 2 * width, hidden);
     add(names.fused_down, hidden, width);

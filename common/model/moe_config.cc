@@ -140,7 +140,7 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
     case MoeFields::kNone:
       break;
     case MoeFields::kGptOss:
-      moe.biases = true;
+      moe.biases = moe.stored_fused = true;
       [[fallthrough]];
     case MoeFields::kMixtral:
       moe.intermediate_size = intermediate_size;
@@ -150,6 +150,13 @@ absl::StatusOr<MoeConfig> ParseMoeConfig(const JsonFields& config, MoeFields fie
     case MoeFields::kDeepseekV2:
       WINNOW_RETURN_IF_ERROR(ParseDeepseek(config, fields, num_layers, moe));
       break;
+    case MoeFields::kQwen35: {
+      moe.shared_gate = moe.normalizes = moe.stored_fused = true;
+      WINNOW_ASSIGN_OR_RETURN(moe.intermediate_size, FirstOf(config, {"moe_intermediate_size"}, kMaxExpertWidth));
+      WINNOW_ASSIGN_OR_RETURN(moe.shared_intermediate_size,
+                              FirstOf(config, {"shared_expert_intermediate_size"}, kMaxExpertWidth));
+      break;
+    }
     case MoeFields::kQwen3Next:
     case MoeFields::kQwen2: {
       moe.shared_gate = true;

@@ -8,7 +8,17 @@
 namespace winnow {
 
 // How a family spells its mixture of experts in config.json.
-enum class MoeFields : uint8_t { kNone, kMixtral, kQwen2, kQwen3, kQwen3Next, kGptOss, kDeepseek, kDeepseekV2 };
+enum class MoeFields : uint8_t {
+  kNone,
+  kMixtral,
+  kQwen2,
+  kQwen3,
+  kQwen3Next,
+  kQwen35,
+  kGptOss,
+  kDeepseek,
+  kDeepseekV2
+};
 
 // The mixture of experts of a model's sparse layers: each token goes through the best few of many MLPs, chosen by a
 // router in f32, and through a shared one where there is one. What the chosen experts give is added up in ascending
@@ -22,6 +32,7 @@ struct MoeConfig {
   int shared_intermediate_size = 0;  // of the expert that every token goes through; 0: there is none
   bool shared_gate = false;          // a gate decides how much of it
   bool biases = false;               // of the router and of every expert
+  bool stored_fused = false;         // as one tensor of all experts' gates and ups, and one of their downs
   // DeepSeek's routing: probabilities are sigmoids (from V3 on), a learned correction takes part in the choice alone,
   // and only the best groups of experts take part, by the sum of their best `group_scores` (RouteParams).
   bool sigmoid = false;

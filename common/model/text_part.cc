@@ -18,6 +18,7 @@ constexpr MultimodalTraits kMultimodal[] = {
                           "num_attention_heads": 8, "num_key_value_heads": 4, "rope_theta": 1000000.0,
                           "sliding_window": 4096})"},
     {.architecture = "Qwen3_5ForConditionalGeneration", .text_architecture = "Qwen3_5ForCausalLM"},
+    {.architecture = "Qwen3_5MoeForConditionalGeneration", .text_architecture = "Qwen3_5MoeForCausalLM"},
     {.architecture = "Mistral3ForConditionalGeneration", .text_architecture = "MistralForCausalLM"}};
 
 // Modules that a quantised checkpoint leaves as they are stand in lists of names, or of patterns that begin with "re:".

@@ -17,10 +17,12 @@ constexpr Built kGemma = [](const FamilyTraits& of) { return kGemma2(of) || kGem
 constexpr Built kDeepseekMoe = [](const FamilyTraits& of) {
   return of.moe == MoeFields::kDeepseek || of.moe == MoeFields::kDeepseekV2;
 };
-constexpr Built kQwen2Moe = [](const FamilyTraits& of) {
-  return of.moe == MoeFields::kQwen2 || of.moe == MoeFields::kQwen3Next;
+constexpr Built kSharedExpert = [](const FamilyTraits& of) {
+  return of.moe == MoeFields::kQwen2 || of.moe == MoeFields::kQwen3Next || of.moe == MoeFields::kQwen35;
 };
-constexpr Built kQwenMoe = [](const FamilyTraits& of) { return kQwen2Moe(of) || of.moe == MoeFields::kQwen3; };
+constexpr Built kQwenMoe = [](const FamilyTraits& of) {
+  return of.moe == MoeFields::kQwen2 || of.moe == MoeFields::kQwen3 || of.moe == MoeFields::kQwen3Next;
+};
 constexpr Built kGptOss = [](const FamilyTraits& of) { return of.moe == MoeFields::kGptOss; };
 constexpr Built kLatent = [](const FamilyTraits& of) { return of.latent_attention; };
 constexpr Built kIndexer = [](const FamilyTraits& of) { return of.indexer; };
@@ -91,7 +93,7 @@ constexpr Field kExpertFields[] = {{"n_group", kDeepseekMoe, Neutral::kOne},
                                    {"topk_method", kDeepseekMoe},
                                    {"n_shared_experts", kDeepseekMoe, Neutral::kZero},
                                    {"num_shared_experts", kNever, Neutral::kZero},
-                                   {"shared_expert_intermediate_size", kQwen2Moe, Neutral::kZero},
+                                   {"shared_expert_intermediate_size", kSharedExpert, Neutral::kZero},
                                    {"first_k_dense_replace", kDeepseekMoe, Neutral::kZero},
                                    {"mlp_layer_types", kDeepseekMoe},
                                    {"decoder_sparse_step", kQwenMoe, Neutral::kOne},

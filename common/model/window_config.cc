@@ -21,6 +21,7 @@ absl::StatusOr<std::vector<bool>> DefaultSlidingLayers(const JsonFields& config,
     case ModelFamily::kGlm4Moe:
     case ModelFamily::kQwen3Next:
     case ModelFamily::kQwen35:
+    case ModelFamily::kQwen35Moe:
     case ModelFamily::kDeepseekV2:
     case ModelFamily::kDeepseekV3:
     case ModelFamily::kDeepseekV32:

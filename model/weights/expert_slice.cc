@@ -9,6 +9,20 @@
 
 namespace winnow {
 
+namespace {
+
+void PackPanel(const KernelTable& kernels, const float* rows, size_t count, const PackedMatrix& matrix,
+               uint8_t* packed) {
+  kernels.pack({.weight = rows,
+                .dtype = Dtype::kF32,
+                .out_features = static_cast<int>(count),
+                .in_features = matrix.in_features,
+                .packed_dtype = matrix.dtype,
+                .packed = packed});
+}
+
+}  // namespace
+
 absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& kernels, const ExpertSlice& slice,
                              const PackedMatrix& matrix, void* destination) {
   WINNOW_ASSIGN_OR_RETURN(TensorView view, checkpoint.Find(slice.tensor));
@@ -22,6 +36,12 @@ absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& ke
   auto* packed = static_cast<uint8_t*>(destination);
   for (size_t first = 0; first < out; first += kPanel, packed += panel_bytes) {
     const size_t count = std::min<size_t>(kPanel, out - first);
+    if (slice.by_output) {
+      stored.clear();
+      AppendAsF32(view, first * in, count * in, stored);
+      PackPanel(kernels, stored.data(), count, matrix, packed);
+      continue;
+    }
     // Where the panel's outputs lie in a stored row.
     const auto at = [&](size_t n) { return slice.pairs ? n % (out / 2) * 2 + n / (out / 2) : n; };
     size_t low = out, high = 0;
@@ -34,12 +54,7 @@ absl::Status PackExpertSlice(const Checkpoint& checkpoint, const KernelTable& ke
       AppendAsF32(view, k * out + low, high - low, stored);
       for (size_t n = first; n < first + count; ++n) panel[(n - first) * in + k] = stored[at(n) - low];
     }
-    kernels.pack({.weight = panel.data(),
-                  .dtype = Dtype::kF32,
-                  .out_features = static_cast<int>(count),
-                  .in_features = matrix.in_features,
-                  .packed_dtype = matrix.dtype,
-                  .packed = packed});
+    PackPanel(kernels, panel.data(), count, matrix, packed);
   }
   return absl::OkStatus();
 }

@@ -189,8 +189,11 @@ void PlanExperts(const ModelConfig& config, const LayerNames& names, MatrixPlan&
   if (!names.fused_down.empty()) layer.experts.resize(static_cast<size_t>(count));  // which may have their biases
   for (int i = 0; !names.fused_down.empty() && i < count; ++i) {
     ExpertWeights& expert = layer.experts[static_cast<size_t>(i)];
-    expert.gate_up = plan.AddSlice({.tensor = names.fused_gate_up, .expert = i, .pairs = true}, 2 * features, hidden);
-    expert.down = plan.AddSlice({.tensor = names.fused_down, .expert = i}, hidden, features);
+    const bool by_output = !config.moe.biases;  // as all but gpt-oss store them
+    expert.gate_up =
+        plan.AddSlice({.tensor = names.fused_gate_up, .expert = i, .pairs = !by_output, .by_output = by_output},
+                      2 * features, hidden);
+    expert.down = plan.AddSlice({.tensor = names.fused_down, .expert = i, .by_output = by_output}, hidden, features);
   }
   for (const LayerNames::Expert& expert : names.experts) {
     layer.experts.push_back({.gate_up = plan.Add(Stack(expert.gate_up, 2 * features), hidden),

@@ -116,6 +116,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Model{"Qwen3Moe", {.family = ModelFamily::kQwen3Moe}},
                     Model{"Qwen3Next", {.family = ModelFamily::kQwen3Next, .num_layers = 6}},
                     Model{"Qwen35", {.family = ModelFamily::kQwen35, .num_layers = 4}},
+                    Model{"Qwen35Moe", {.family = ModelFamily::kQwen35Moe, .num_layers = 4}},
                     Model{"Gemma2", {.family = ModelFamily::kGemma2, .num_layers = 4}},
                     Model{"Gemma3", {.family = ModelFamily::kGemma3, .num_layers = 4}},
                     Model{"Olmo3", {.family = ModelFamily::kOlmo3, .num_layers = 4}},

@@ -193,6 +193,7 @@ INSTANTIATE_TEST_SUITE_P(
                   {{"partial_rotary_factor", 0.25}, {"n_shared_experts", 0}, {"n_group", 1}, {"topk_group", 1}}}},
         Case{"Qwen3Next", {.family = ModelFamily::kQwen3Next, .num_layers = 4}},
         Case{"Qwen35", {.family = ModelFamily::kQwen35, .num_layers = 4}},
+        Case{"Qwen35Moe", {.family = ModelFamily::kQwen35Moe, .num_layers = 4}},
         Case{"Qwen3NextEndsLinear",
              {.family = ModelFamily::kQwen3Next,
               .num_layers = 5,

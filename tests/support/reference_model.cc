@@ -405,6 +405,22 @@ ReferenceModel::Vector ReferenceModel::Expert(const LayerNames& names, size_t ex
     const LayerNames::Expert& parts = names.experts[expert];
     return Project(parts.down, Gated(ProjectAll(parts.gate_up, x)));
   }
+  if (!config_.moe.biases) {  // [expert][out][in], gate and then up
+    const auto rows = [&](const std::string& name, const Vector& in, size_t width) {
+      const Vector& w = Weight(name);
+      Vector y(width);
+      for (size_t n = 0; n < width; ++n) {
+        double sum = 0;
+        for (size_t k = 0; k < in.size(); ++k) {
+          sum += static_cast<double>(w[(expert * width + n) * in.size() + k]) * in[k];
+        }
+        y[n] = static_cast<float>(sum);
+      }
+      return y;
+    };
+    const auto width = static_cast<size_t>(config_.moe.intermediate_size);
+    return rows(names.fused_down, Gated(rows(names.fused_gate_up, x, 2 * width)), x.size());
+  }
   // [expert][in][out], gate and up in turn.
   const auto product = [&](const std::string& name, const Vector& in, size_t width) {
     const Vector& w = Weight(name);

@@ -83,6 +83,7 @@ nlohmann::json MoeFieldsOf(MoeFields fields) {
               {"routed_scaling_factor", 1.5},
               {"norm_topk_prob", true},
               {"first_k_dense_replace", 1}};
+    case MoeFields::kQwen35:
     case MoeFields::kQwen3Next:
     case MoeFields::kQwen2:
       return {{"num_experts", 6},

@@ -116,6 +116,12 @@ def qwen3_5_text(rng):
     return config
 
 
+def qwen3_5_moe_text(rng):
+    config = qwen3_next(rng)
+    del config["norm_topk_prob"], config["decoder_sparse_step"], config["intermediate_size"]
+    return config
+
+
 def phi3(rng):
     config = cut_heads(common(rng), rng)
     config["rope_parameters"] = rope(rng, kinds=("default",)) | {"partial_rotary_factor": rng.choice([1.0, 0.5, 0.75])}
@@ -234,5 +240,5 @@ def glm_moe_dsa(rng):
 
 
 FAMILIES = {family.__name__: family for family in (
-    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, qwen3_next, qwen3_5_text, phi3, olmo2, olmo3, gemma2, gemma3_text,
-    gemma3, gpt_oss, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}
+    llama, qwen2, qwen3, mistral, mixtral, qwen3_moe, qwen2_moe, qwen3_next, qwen3_5_text, qwen3_5_moe_text, phi3, olmo2, olmo3, gemma2,
+    gemma3_text, gemma3, gpt_oss, glm4_moe, deepseek_v2, deepseek_v3, deepseek_v32, glm_moe_dsa)}

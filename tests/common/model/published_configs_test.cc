@@ -103,6 +103,21 @@ json Qwen35() {
   }
   return config;
 }
+json Qwen35Moe() {
+  json config = Qwen35();
+  config["architectures"] = {"Qwen3_5MoeForConditionalGeneration"};
+  config["model_type"] = "qwen3_5_moe";
+  json& text = config["text_config"];
+  text.erase("intermediate_size");
+  text.update({{"model_type", "qwen3_5_moe_text"},
+               {"moe_intermediate_size", 512},
+               {"num_experts", 256},
+               {"num_experts_per_tok", 8},
+               {"output_router_logits", false},
+               {"router_aux_loss_coef", 0.001},
+               {"shared_expert_intermediate_size", 512}});
+  return config;
+}
 json GptOss() {
   json config = Config("GptOssForCausalLM", "gpt_oss", R"({"attention_bias":true,"experts_per_token":4,"head_dim":64,
     "hidden_size":2880,"initial_context_length":4096,"intermediate_size":2880,"num_attention_heads":64,
@@ -220,9 +235,10 @@ absl::StatusOr<ModelConfig> Parse(const json& config) {
 }
 
 TEST(PublishedConfigsTest, AreReadAndNoFieldIsIgnored) {
-  for (const json& config : {Llama33(), MistralNemo(), Mixtral(), Qwen2Moe(), Qwen3Moe(), Qwen3Next(), Qwen35(),
-                             GptOss(), Glm4Moe(), DeepseekV2Lite(), DeepseekV3(), DeepseekV32(), KimiK2(), Gemma2(),
-                             Gemma3(), Olmo2(), Olmo3(), Phi3(), Phi4Mini()}) {
+  for (const json& config :
+       {Llama33(),   MistralNemo(), Mixtral(), Qwen2Moe(),       Qwen3Moe(),   Qwen3Next(),   Qwen35(),
+        Qwen35Moe(), GptOss(),      Glm4Moe(), DeepseekV2Lite(), DeepseekV3(), DeepseekV32(), KimiK2(),
+        Gemma2(),    Gemma3(),      Olmo2(),   Olmo3(),          Phi3(),       Phi4Mini()}) {
     const absl::StatusOr<ModelConfig> parsed = Parse(config);
     ASSERT_THAT(parsed, IsOkStatus()) << config.at("model_type");
     EXPECT_THAT(parsed->warnings, testing::Each(testing::Not(HasSubstr("ignored")))) << config.at("model_type");
