@@ -12,7 +12,8 @@ void Engine::TakeState(Sequence& sequence) {
 
 void Engine::SendStateOfStep(Sequence& sequence) {
   if (!sequence.has_state() || sequence.cancelled) return;
-  if (sequence.next_position % kStateSnapshotTokens == 0) state_sender_.Send(sequence);
+  // Sequences of one batch take turns: a state may be as large as what a step reads.
+  if ((sequence.next_position + sequence.sequence_id) % kStateSnapshotTokens == 0) state_sender_.Send(sequence);
 }
 
 void Engine::SendStateOfChunk(Sequence& sequence) {
