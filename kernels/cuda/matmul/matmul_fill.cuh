@@ -91,26 +91,34 @@ class UnitCursor {
   __device__ int left() const { return left_; }
   __device__ int tile() const { return tile_; }
   __device__ int chunk() const { return chunk_; }
-  // Whether the next unit is of another tile, or another block's.
-  __device__ bool ends() const { return chunk_ + 1 == num_chunks_ || left_ == 1; }
+  // The block's units of this tile from here on.
+  __device__ int left_of_tile() const { return min(left_, num_chunks_ - chunk_); }
   // Whether this block takes the tile's first chunk.
   __device__ bool begins_tile() const { return begins_tile_; }
   __device__ void Advance() {
     --left_;
-    if (++chunk_ == num_chunks_) {
-      chunk_ = 0;
-      begins_tile_ = true;
-      ++tile_;
-    }
+    if (++chunk_ == num_chunks_) BeginTile();
+  }
+  // To the first unit of the next tile, or behind the last one.
+  __device__ void SkipTile() {
+    left_ -= left_of_tile();
+    BeginTile();
   }
 
  private:
+  __device__ void BeginTile() {
+    chunk_ = 0;
+    begins_tile_ = true;
+    ++tile_;
+  }
+
   int num_chunks_;
   int left_, tile_, chunk_;
   bool begins_tile_;
 };
 
-// The warp that fills the ring.
+// What the two warps do that fill the ring, one with W and one with x: a thread that asks for a copy is held up by it
+// for some 60 ns. Without tensor maps one warp does both.
 template <int kRows, typename Form>
 class RingFiller {
   using Layout = DecodeLayout<kRows, Form>;
@@ -118,35 +126,45 @@ class RingFiller {
 
  public:
   __device__ RingFiller(const DecodeMatmulArgs& args, Shared& shared, uint32_t ring)
-      : args_(args), shared_(shared), ring_(ring), lane_(threadIdx.x % 32), once_(EvictFirst()), often_(EvictLast()) {}
+      : args_(args), shared_(shared), ring_(ring), lane_(threadIdx.x % 32) {}
 
-  __device__ void Run() {
+  __device__ void RunWeights() {
     if (kTensorMaps && lane_ == 0) {
       if (!Form::kIsPacked) PrefetchMap(args_.weight_map);
-      PrefetchMap(args_.x_map);
       AwaitTurn();
     }
     __syncwarp();
     // Weights do not depend on earlier kernels: the ring fills while those still run.
-    UnitCursor cursor(args_.cuts, blockIdx.x), early = cursor;
-    const int num_early = min(Layout::kStages, cursor.left());
-    for (int stage = 0; stage < num_early; ++stage, early.Advance()) CopyWeights(early, stage);
+    const uint64_t once = EvictFirst();
+    UnitCursor unit(args_.cuts, blockIdx.x), first = unit;
+    RingPlace<Layout::kStages> place;
+    for (; unit.left() > 0 && place.parity == 0; unit.Advance(), place.Advance()) CopyWeights(unit, place.index, once);
     WaitForInputs();
     // Not before: all blocks of the kernel before this one have left now, and this one has a block on each
     // multiprocessor, so that the next kernel's blocks, too, come one to a multiprocessor.
     LetDependentsStart();
-    for (int stage = 0; stage < num_early; ++stage, cursor.Advance()) CopyRows(cursor, stage);
-    RingPlace<Layout::kStages> place;
-    if (num_early < Layout::kStages) {
-      place.index = num_early;
-      place.parity = 1;  // the other stages are empty: waiting for the phase before the first returns at once
+    if (!kTensorMaps) {
+      RingPlace<Layout::kStages> early;
+      for (; first.left() > unit.left(); first.Advance(), early.Advance()) CopyRows(first, early.index);
     }
-    for (; cursor.left() > 0; cursor.Advance(), place.Advance()) {
-      WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity);
-      CopyWeights(cursor, place.index);
-      CopyRows(cursor, place.index);
+    for (; unit.left() > 0; unit.Advance(), place.Advance()) {
+      WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity ^ 1);
+      CopyWeights(unit, place.index, once);
+      if (!kTensorMaps) CopyRows(unit, place.index);
     }
     if (kTensorMaps && lane_ == 0) atomicAdd(&TurnsHere()->fetched, 1);
+  }
+
+  __device__ void RunRows() {
+    if (!kTensorMaps) return;
+    if (lane_ == 0) PrefetchMap(args_.x_map);
+    RingPlace<Layout::kStages> place;
+    WaitForInputs();
+    for (UnitCursor unit(args_.cuts, blockIdx.x); unit.left() > 0; unit.Advance(), place.Advance()) {
+      // Stages are empty at first: waiting for the phase before the first returns at once.
+      WaitBarrier(SharedAddress(&shared_.empty[place.index]), place.parity ^ 1);
+      CopyRows(unit, place.index);
+    }
   }
 
  private:
@@ -167,27 +185,27 @@ class RingFiller {
     }
   }
 
-  __device__ void CopyWeights(const UnitCursor& unit, int stage) {
+  __device__ void CopyWeights(const UnitCursor& unit, int stage, uint64_t once) {
     const uint32_t to = ring_ + stage * Layout::kStageBytes, barrier = SharedAddress(&shared_.full[stage]);
     if (lane_ == 0) {
       if (kTensorMaps) {
-        ArriveExpectBytes(barrier, Layout::kStageBytes + Form::kScaleBytes);
+        ArriveExpectBytes(barrier, Layout::kWeightBytes + Form::kScaleBytes);
       } else {
         ArriveBarrier(barrier);
       }
     }
     if constexpr (Form::kIsPacked) {
-      CopyUnits(to, args_.weight, unit, Form::kUnitBytes, barrier);
+      CopyUnits(to, args_.weight, unit, Form::kUnitBytes, barrier, once);
     } else {
-      CopyWeightBoxes(unit, to, barrier);
+      CopyWeightBoxes(unit, to, barrier, once);
     }
     if constexpr (Form::kHasGroups) {
       CopyUnits(ring_ + Layout::kScalesAt + stage * Form::kScaleBytes,
-                reinterpret_cast<const char*>(args_.group_scales), unit, Form::kScaleBytes, barrier);
+                reinterpret_cast<const char*>(args_.group_scales), unit, Form::kScaleBytes, barrier, once);
     }
   }
 
-  __device__ void CopyWeightBoxes(const UnitCursor& unit, uint32_t to, uint32_t barrier) {
+  __device__ void CopyWeightBoxes(const UnitCursor& unit, uint32_t to, uint32_t barrier, uint64_t once) {
     const int row = unit.tile() * Form::kTileOut;
 #pragma unroll
     for (int box = 0; box < Layout::kBoxes; ++box) {
@@ -198,24 +216,27 @@ class RingFiller {
         CopyBoxByLanes(box_to, args_.weight + row * pitch + k * 2, pitch, Form::kTileOut, args_.out_features - row,
                        (args_.in_features - k) * 2);
       } else if (lane_ == 0) {
-        CopyBox(box_to, args_.weight_map, k, row, barrier, once_);
+        CopyBox(box_to, args_.weight_map, k, row, barrier, once);
       }
     }
   }
 
   // What lies at `from` for a unit, `bytes` of each one behind the other.
-  __device__ void CopyUnits(uint32_t to, const char* from, const UnitCursor& unit, int bytes, uint32_t barrier) {
+  __device__ void CopyUnits(uint32_t to, const char* from, const UnitCursor& unit, int bytes, uint32_t barrier,
+                            uint64_t once) {
     const char* const source = from + (int64_t{unit.tile()} * args_.cuts.num_chunks + unit.chunk()) * bytes;
     if (!kTensorMaps) {
       CopyBytesByLanes(to, source, bytes);
     } else if (lane_ == 0) {
-      CopyBytes(to, source, bytes, barrier, once_);
+      CopyBytes(to, source, bytes, barrier, once);
     }
   }
 
   __device__ void CopyRows(const UnitCursor& unit, int stage) {
     const uint32_t to = ring_ + stage * Layout::kStageBytes + Layout::kWeightBytes;
     const uint32_t barrier = SharedAddress(&shared_.full[stage]);
+    const uint64_t often = EvictLast();
+    if (kTensorMaps && lane_ == 0) ArriveExpectBytes(barrier, Layout::kStageBytes - Layout::kWeightBytes);
 #pragma unroll
     for (int box = 0; box < Layout::kBoxes; ++box) {
       const int k = unit.chunk() * Form::kChunkK + box * 64;
@@ -224,7 +245,7 @@ class RingFiller {
         CopyBoxByLanes(box_to, reinterpret_cast<const char*>(args_.x + k), args_.x_stride * 2, kRows, args_.num_rows,
                        (args_.in_features - k) * 2);
       } else if (lane_ == 0) {
-        CopyBox(box_to, args_.x_map, k, 0, barrier, often_);
+        CopyBox(box_to, args_.x_map, k, 0, barrier, often);
       }
     }
     if (!kTensorMaps) ArriveAfterCopies(barrier);
@@ -234,7 +255,6 @@ class RingFiller {
   Shared& shared_;
   const uint32_t ring_;
   const int lane_;
-  const uint64_t once_, often_;
 };
 
 }  // namespace winnow::device

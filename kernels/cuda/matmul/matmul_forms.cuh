@@ -19,7 +19,7 @@ struct WeightForm {
   static constexpr bool kIsPacked = kBits < 16;  // else row-major as it is
   static constexpr int kTileOut = kTileOutOf;
   static constexpr int kMultiplyWarps = kTileOut / kStripOut;
-  static constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 1);
+  static constexpr int kDecodeThreads = 32 * (kMultiplyWarps + 2);  // two warps fill the ring
   static constexpr int kChunkK = 128;
   static constexpr int kUnitBytes = kTileOut * kChunkK * kBits / 8;
   static constexpr int kStripBytes = kStripOut * kChunkK * kBits / 8;

@@ -68,15 +68,22 @@ class FragmentReader {
       const uint32_t box = lane_ + k32 / 2 * (Form::kTileOut * 128);
       LoadMatrices(a[0], box + (swizzled_ ^ (k32 % 2 * 64)));
       LoadMatrices(a[1], box + (swizzled_ ^ (k32 % 2 * 64 + 32)));
-    } else if constexpr (Form::kBits == 8) {
-      LoadPiece(codes.words, k32);
+    } else {
+      if (k32 * kPieces % kSteps == 0) LoadPiece(k32 * kPieces / kSteps, codes);
+      Unpack(k32, scales, codes, a);
+    }
+  }
+
+  // The same of packed weights, whose codes have been read.
+  __device__ static void Unpack(int k32, const GroupScales<Form>& scales, const FragmentCodes& codes,
+                                uint32_t (&a)[2][4]) {
+    if constexpr (Form::kBits == 8) {
 #pragma unroll
       for (int k16 = 0; k16 < 2; ++k16) {
         UnpackF8(codes.words[2 * k16], a[k16][0], a[k16][2]);
         UnpackF8(codes.words[2 * k16 + 1], a[k16][1], a[k16][3]);
       }
     } else {
-      if (k32 % 2 == 0) LoadPiece(codes.words, k32 / 2);
 #pragma unroll
       for (int k16 = 0; k16 < 2; ++k16) {
 #pragma unroll
@@ -87,14 +94,18 @@ class FragmentReader {
     }
   }
 
- private:
-  __device__ void LoadPiece(uint32_t (&words)[4], int piece) const {
+  // A lane's codes of a piece, one of kPieces.
+  __device__ void LoadPiece(int piece, FragmentCodes& codes) const {
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "=r"(codes.words[0]), "=r"(codes.words[1]), "=r"(codes.words[2]), "=r"(codes.words[3])
                  : "r"(lane_ + piece * 512)
                  : "memory");
   }
 
+  static constexpr int kSteps = Form::kChunkK / 32;
+  static constexpr int kPieces = Form::kChunkK * Form::kBits / 256;
+
+ private:
   const uint32_t lane_, swizzled_;
 };
 

@@ -12,7 +12,7 @@ namespace winnow::device {
 inline constexpr int kMaxDecodeMatmulRows = 64;
 // Of the scratch: parts of sums, turns of multiprocessors.
 inline constexpr size_t kPartBytes =
-    size_t{kMatmulBlocks} * I4GroupForm<128>::kTileOut * kMaxDecodeMatmulRows * sizeof(float);
+    2 * size_t{kMatmulBlocks} * I4GroupForm<128>::kTileOut * kMaxDecodeMatmulRows * sizeof(float);
 inline constexpr size_t kTurnBytes = kMaxMultiprocessors * sizeof(Turns);
 
 inline int CeilDiv(int a, int b) {
