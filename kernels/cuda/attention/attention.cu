@@ -52,9 +52,11 @@ Plan MakePlan(const DecodeAttentionParams& params) {
   const bool cluster = params.unit_level < 0 ? num_lists <= few_lists : params.unit_level == kClustered;
   const bool fits = params.head_dim >= 64 && params.head_dim <= 128;
   if (cluster && MaxUnits(params, kSplit) > 1 && fits && HasLargeClusters()) return {kSplit, kClusterUnits, true};
+  // A block takes so few rows in less time than two take to merge their halves.
+  const int least = params.max_count <= 2 * kMinSplitRows ? kQuarter : kSplit;
   int level = params.unit_level >= 0 ? std::min<int>(params.unit_level, kWholeList) : kWholeList;
   if (params.unit_level < 0) {
-    while (level > kSplit && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
+    while (level > least && num_lists * MaxUnits(params, level) < kEnoughUnits) --level;
   }
   return {level, MaxUnits(params, level), false};
 }
