@@ -13,8 +13,9 @@
 // A word of a part that has not come yet is +0, so that words tell of themselves and nobody needs a flag or a fence. A
 // sum of +0 is left as -0, which adds up to the same. Who takes a part leaves zeros for the next launch.
 //
-// Parts are left without waiting for anybody. A block waits for neighbours alone, the blocks of its tile: those before
-// it run or have ended, as blocks are started in order, and those behind it are there or come as places become free.
+// Parts are left without waiting for anybody. A block waits for the blocks of its tile alone: those before it run or
+// have ended, as blocks are started in order, and those behind it are there or come as places become free, as no more
+// blocks of a tile wait than it has strips. So a GPU must have room for nine blocks.
 namespace winnow::device {
 
 // Of the output features of a strip and kRows rows, as mma leaves them in the lanes of a warp.
