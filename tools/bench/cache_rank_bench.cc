@@ -9,6 +9,7 @@
 #include "cache_rank/select/host/select_union.h"
 #include "cache_rank/store/residency.h"
 #include "cache_rank/store/sequence_kv.h"
+#include "common/selection/presets.h"
 
 // What the cache rank does per layer and decode row at 8 layers, 2 kv heads of 4 query heads, head_dim 64, bf16, budget
 // 2048: one core. Layers take turns, so keys come from memory as they do in a step.
@@ -53,9 +54,11 @@ struct Stored {
 };
 
 // The ways of selecting that are timed.
-constexpr const char* kWays[] = {"token",  "int8", "two-stage",  "two-stage int8", "minmax",
-                                 "cuboid", "mass", "mass bound", "hierarchical",   "hierarchical per query head"};
+constexpr const char* kWays[] = {"token",        "int8", "two-stage",  "two-stage int8", "minmax",
+                                 "cuboid",       "mass", "mass bound", "hierarchical",   "hierarchical per query head",
+                                 "preset winnow"};
 SelectionSpec SpecOf(int way) {
+  if (way == 10) return FindPreset("winnow").value();
   SelectionSpec spec;
   if (way == 1 || way == 3) spec.key_copy = KeyCopy::kInt8;
   if (way == 2 || way == 3) spec.scorer = Scorer::kTwoStage, spec.budget_tokens = 1024;
@@ -111,7 +114,7 @@ void SelectLayer(benchmark::State& state) {
 }
 BENCHMARK(SelectLayer)
     ->ArgsProduct({{4096, 16384, 32768}, {0, 1, 8}, {0}})
-    ->ArgsProduct({{16384, 32768}, {0, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9}})
+    ->ArgsProduct({{16384, 32768}, {0, 8}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}})
     ->ArgNames({"rows", "mass", "way"})
     ->Unit(benchmark::kMicrosecond);
 
