@@ -120,6 +120,34 @@ TEST_P(HybridModels, ALostRankCostsTheTokensSinceTheLastState) {
   EXPECT_GT(Sum("cache", "winnow_state_snapshots_total"), 2);
 }
 
+// Within a prompt: from the end of a chunk whose state is stored.
+TEST_P(HybridModels, APromptGoesOnWhereItsRankIsKilled) {
+  const Json request = Request(Prompt(3900, 6), 20);
+  Start({"--inference-ranks=2", "--prefill-chunk=32"});
+  const Completion undisturbed = Ask(request);
+  double kept = 0;
+  for (int attempt = 0; attempt < 8 && kept <= 0; ++attempt) {
+    SCOPED_TRACE(attempt);
+    Start({"--inference-ranks=2", "--prefill-chunk=32"});
+    const std::vector<pid_t> pids = cluster_->Pids("inference-rank");
+    std::future<Completion> answer = std::async(std::launch::async, [&] { return Ask(request); });
+    bool killed = false;
+    while (!killed && answer.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+      for (size_t rank = 0; rank < 2 && !killed; ++rank) {
+        const Metrics metrics = cluster_->MetricsOf("inference-" + std::to_string(rank));
+        if (metrics.Value("winnow_rank_prompt_tokens_total") < 500) continue;
+        kill(pids[rank], SIGKILL);
+        killed = true;
+      }
+    }
+    const Completion disturbed = answer.get();
+    EXPECT_EQ(disturbed.ids, undisturbed.ids);
+    EXPECT_EQ(LogProbs(disturbed), LogProbs(undisturbed));
+    kept = Sum("inference", "winnow_rank_kept_prompt_tokens_total");
+  }
+  EXPECT_GE(kept, 400) << "nothing of a prompt was kept";
+}
+
 TEST_P(HybridModels, ALostCacheRankIsFollowedByTheSameAnswer) {
   for (const char* replicas : {"--replicas=1", "--replicas=2"}) {
     SCOPED_TRACE(replicas);
