@@ -27,7 +27,14 @@ TokenIds Prompt(size_t tokens, uint32_t seed) {
 class HybridModels : public testing::TestWithParam<const char*> {
  protected:
   HybridModels() {
-    WriteTinyCheckpoint({.family = ModelFamily::kQwen3Next, .num_layers = 5, .max_position_embeddings = 4096},
+    // States of 3 MiB, which take several frames.
+    WriteTinyCheckpoint({.family = ModelFamily::kQwen3Next,
+                         .num_layers = 5,
+                         .max_position_embeddings = 4096,
+                         .extra_fields = {{"linear_num_key_heads", 4},
+                                          {"linear_num_value_heads", 16},
+                                          {"linear_key_head_dim", 128},
+                                          {"linear_value_head_dim", 128}}},
                         directory_.path());
   }
   void Start(std::vector<std::string> flags = {}) {
