@@ -2,22 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/completion.h"
+#include "tests/e2e/model_cluster.h"
 #include "tests/support/quantized_checkpoint.h"
-#include "tests/support/temp_dir.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace winnow::e2e {
 namespace {
 
 using testing::HasSubstr;
-
-TokenIds Prompt(size_t tokens, uint32_t seed) {
-  TokenIds ids;
-  for (uint32_t i = 0; i < tokens; ++i) ids.push_back((seed + i * i * 7 + i / 3) % 96);
-  return ids;
-}
 
 struct Model {
   const char* name;
@@ -27,62 +19,47 @@ void PrintTo(const Model& value, std::ostream* out) {
   *out << value.name;
 }
 
-class Architectures : public testing::TestWithParam<Model> {
+class Architectures : public ModelCluster<Model> {
  protected:
-  void Start(std::vector<std::string> flags = {}) {
+  void StartModel(std::vector<std::string> flags = {}) {
     TinyModel model = GetParam().model;
     model.max_position_embeddings = 4096;
     WriteTinyCheckpoint(model, directory_.path());
-    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
-    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
-    ASSERT_TRUE(started.ok()) << started.status().message();
-    cluster_ = *std::move(started);
+    Start(std::move(flags));
   }
-  void TearDown() override {
-    if (cluster_ == nullptr) return;
-    const absl::Status stopped = cluster_->Stop();
-    EXPECT_TRUE(stopped.ok()) << stopped.message();
-  }
-  Completion Ask(const TokenIds& prompt, const Json& selection) {
+  Completion AskFor(const TokenIds& prompt, const Json& selection) {
     Json request = GreedyRequest(prompt, 48);
     request["logprobs"] = 1;
     request["winnow"] = selection;
-    Completion completion = Complete(cluster_->http(), request);
-    EXPECT_TRUE(completion.ok()) << completion.error;
-    return completion;
+    return Ask(request);
   }
-  static Json LogProbs(const Completion& completion) { return completion.choice.at("logprobs").at("token_logprobs"); }
-
-  const TempDir directory_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 TEST_P(Architectures, ABudgetThatCoversTheContextGivesTheBitsOfDense) {
-  Start();
+  StartModel();
   const TokenIds prompt = Prompt(700, 3);
-  const Completion dense = Ask(prompt, {{"selection", "dense"}});
-  const Completion covered = Ask(prompt, {{"selection", "winnow"}});
+  const Completion dense = AskFor(prompt, {{"selection", "dense"}});
+  const Completion covered = AskFor(prompt, {{"selection", "winnow"}});
   EXPECT_EQ(covered.ids, dense.ids);
   EXPECT_EQ(LogProbs(covered), LogProbs(dense));
   EXPECT_EQ(covered.Stat("streamed_rows"), 0);
   // What does not cover it is another answer, and the same one for every cluster and batch.
-  const Completion sparse = Ask(prompt, {{"selection", "winnow"}, {"budget", 32}});
+  const Completion sparse = AskFor(prompt, {{"selection", "winnow"}, {"budget", 32}});
   EXPECT_NE(LogProbs(sparse), LogProbs(dense));
   EXPECT_GT(sparse.Stat("streamed_rows"), 0);
 }
 
 // The rows of the whole context are not on the rank that goes on: what it needs comes from the cache rank.
 TEST_P(Architectures, PrefillAndDecodeOnRanksOfTheirOwn) {
-  Start();
+  StartModel();
   const TokenIds prompt = Prompt(500, 9);
-  const Completion together = Ask(prompt, {{"selection", "winnow"}, {"budget", 32}});
-  const Completion dense = Ask(prompt, {{"selection", "dense"}});
-  ASSERT_TRUE(cluster_->Stop().ok());
-  Start({"--prefill-ranks=1", "--decode-ranks=1"});
-  const Completion apart = Ask(prompt, {{"selection", "winnow"}, {"budget", 32}});
+  const Completion together = AskFor(prompt, {{"selection", "winnow"}, {"budget", 32}});
+  const Completion dense = AskFor(prompt, {{"selection", "dense"}});
+  StartModel({"--prefill-ranks=1", "--decode-ranks=1"});
+  const Completion apart = AskFor(prompt, {{"selection", "winnow"}, {"budget", 32}});
   EXPECT_EQ(apart.ids, together.ids);
   EXPECT_EQ(LogProbs(apart), LogProbs(together));
-  EXPECT_EQ(LogProbs(Ask(prompt, {{"selection", "dense"}})), LogProbs(dense));
+  EXPECT_EQ(LogProbs(AskFor(prompt, {{"selection", "dense"}})), LogProbs(dense));
 }
 
 // Experts as gpt-oss is published with them, and the same weights as f32: rounding is the same, too.

@@ -7,10 +7,8 @@
 #include <future>
 #include <string>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/completion.h"
 #include "tests/e2e/generation_calls.h"
-#include "tests/support/temp_dir.h"
+#include "tests/e2e/model_cluster.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace winnow::e2e {
@@ -18,13 +16,7 @@ namespace {
 
 using testing::ElementsAreArray;
 
-TokenIds Prompt(size_t tokens, uint32_t seed) {
-  TokenIds ids;
-  for (uint32_t i = 0; i < tokens; ++i) ids.push_back((seed + i * i * 7 + i / 3) % 96);
-  return ids;
-}
-
-class HybridModels : public testing::TestWithParam<const char*> {
+class HybridModels : public ModelCluster<const char*> {
  protected:
   HybridModels() {
     // States of 3 MiB, which take several frames.
@@ -37,20 +29,6 @@ class HybridModels : public testing::TestWithParam<const char*> {
                                           {"linear_value_head_dim", 128}}},
                         directory_.path());
   }
-  void Start(std::vector<std::string> flags = {}) {
-    if (cluster_ != nullptr) {
-      ASSERT_TRUE(cluster_->Stop().ok());
-    }
-    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
-    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
-    ASSERT_TRUE(started.ok()) << started.status().message();
-    cluster_ = *std::move(started);
-  }
-  void TearDown() override {
-    if (cluster_ == nullptr) return;
-    const absl::Status stopped = cluster_->Stop();
-    EXPECT_TRUE(stopped.ok()) << stopped.message();
-  }
   static Json Request(const TokenIds& prompt, int tokens) {
     Json request = GreedyRequest(prompt, tokens);
     request["logprobs"] = 1;
@@ -58,13 +36,6 @@ class HybridModels : public testing::TestWithParam<const char*> {
     if (std::string(GetParam()) == "dense") request["winnow"].erase("budget");
     return request;
   }
-  Completion Ask(const Json& request) const {
-    if (cluster_ == nullptr) return {};  // Start has said why
-    Completion completion = Complete(cluster_->http(), request);
-    EXPECT_TRUE(completion.ok()) << completion.error;
-    return completion;
-  }
-  static Json LogProbs(const Completion& completion) { return completion.choice.at("logprobs").at("token_logprobs"); }
   // Over all ranks of a role that live.
   double Sum(const std::string& role, const std::string& metric) const {
     double sum = 0;
@@ -73,9 +44,6 @@ class HybridModels : public testing::TestWithParam<const char*> {
     }
     return sum;
   }
-
-  const TempDir directory_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 // Chunks of any length, one that is no multiple of a block, and layer by layer.

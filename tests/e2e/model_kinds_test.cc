@@ -8,19 +8,11 @@
 #include <future>
 #include <string>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/completion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/e2e/model_cluster.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace winnow::e2e {
 namespace {
-
-TokenIds Prompt(size_t tokens, uint32_t seed) {
-  TokenIds ids;
-  for (uint32_t i = 0; i < tokens; ++i) ids.push_back((seed + i * i * 7 + i / 3) % 96);
-  return ids;
-}
 
 struct Model {
   const char* name;
@@ -34,7 +26,7 @@ void PrintTo(const Model& value, std::ostream* out) {
   *out << value.name;
 }
 
-class ModelKinds : public testing::TestWithParam<Model> {
+class ModelKinds : public ModelCluster<Model> {
  protected:
   static constexpr int kTokens = 48;
 
@@ -44,37 +36,12 @@ class ModelKinds : public testing::TestWithParam<Model> {
     model.max_position_embeddings = 4096;
     WriteTinyCheckpoint(model, directory_.path());
   }
-  void Start(std::vector<std::string> flags = {}) {
-    if (cluster_ != nullptr) {
-      ASSERT_TRUE(cluster_->Stop().ok());
-    }
-    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
-    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
-    ASSERT_TRUE(started.ok()) << started.status().message();
-    cluster_ = *std::move(started);
-  }
-  void TearDown() override {
-    if (cluster_ == nullptr) return;
-    const absl::Status stopped = cluster_->Stop();
-    EXPECT_TRUE(stopped.ok()) << stopped.message();
-  }
-
   static Json Request(const TokenIds& prompt, const Json& selection, int tokens = kTokens) {
     Json request = GreedyRequest(prompt, tokens);
     request["logprobs"] = 1;
     if (!selection.is_null()) request["winnow"] = selection;
     return request;
   }
-  Completion Ask(const Json& request) const {
-    if (cluster_ == nullptr) return {};  // Start has said why
-    Completion completion = Complete(cluster_->http(), request);
-    EXPECT_TRUE(completion.ok()) << completion.error;
-    return completion;
-  }
-  static Json LogProbs(const Completion& completion) { return completion.choice.at("logprobs").at("token_logprobs"); }
-
-  const TempDir directory_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 // Selections with the same index of keys share prefixes, and the model's indexer shares none with others.
