@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cache_rank/store/row_tiers.h"
+#include "cache_rank/store/state_snapshots.h"
 
 namespace winnow {
 
@@ -21,13 +22,14 @@ std::string KvRoom::ToString() const {
 }
 
 absl::StatusOr<KvRoom> RoomFor(const KvLayout& layout, const SelectionSpec& spec, uint32_t positions,
-                               size_t memory_bytes, size_t fast_memory_bytes) {
+                               size_t memory_bytes, size_t fast_memory_bytes, uint64_t state_bytes) {
   WINNOW_RETURN_IF_ERROR(CheckPoolMemory(memory_bytes, layout, layout.num_kv_heads));
   KvRoom room;
   room.block_bytes = BlockBytes(layout);
   room.total_blocks = std::min<size_t>(memory_bytes / room.block_bytes, UINT32_MAX);
   room.fast_bytes = SIZE_MAX;
   room.demand = DemandOf(layout, IndexLayoutFor(spec, layout.dtype), KvRetention::Of(spec, layout), positions);
+  room.demand.blocks += StateSnapshots::BlocksFor(state_bytes, room.block_bytes);
   if (fast_memory_bytes == 0) return room;
   RowTiers::Options tiers;
   tiers.fast.memory_bytes = fast_memory_bytes;

@@ -24,8 +24,9 @@ struct KvRoom {
 };
 
 // For sequences of at most `positions` positions with that specification, each opened by itself. `fast_memory_bytes`:
-// of the fast tier; 0: there is none. INVALID_ARGUMENT when the memory is too small for any sequence.
+// of the fast tier; 0: there is none. `state_bytes`: of what each keeps beside rows. INVALID_ARGUMENT when the memory
+// is too small for any sequence.
 absl::StatusOr<KvRoom> RoomFor(const KvLayout& layout, const SelectionSpec& spec, uint32_t positions,
-                               size_t memory_bytes, size_t fast_memory_bytes = 0);
+                               size_t memory_bytes, size_t fast_memory_bytes = 0, uint64_t state_bytes = 0);
 
 }  // namespace winnow

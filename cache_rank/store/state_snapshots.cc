@@ -44,7 +44,7 @@ absl::StatusOr<StateSnapshots> StateSnapshots::Create(KvBlockPool* pool, uint64_
         absl::StrCat("states of ", state_bytes, " bytes do not fit the cache rank's memory"));
   }
   StateSnapshots snapshots(pool, state_bytes, KvBlockReservation());
-  WINNOW_ASSIGN_OR_RETURN(snapshots.reservation_, pool->Reserve(kKept * snapshots.blocks_needed()));
+  WINNOW_ASSIGN_OR_RETURN(snapshots.reservation_, pool->Reserve(BlocksFor(state_bytes, pool->block_bytes())));
   return snapshots;
 }
 

@@ -41,6 +41,10 @@ class StateSnapshot {
 class StateSnapshots {
  public:
   StateSnapshots() = default;  // of a sequence that keeps no state
+  // Blocks that are reserved for states of so many bytes.
+  static size_t BlocksFor(uint64_t state_bytes, size_t block_bytes) {
+    return kKept * ((state_bytes + block_bytes - 1) / block_bytes);
+  }
   // RESOURCE_EXHAUSTED when the blocks for states of `state_bytes` do not fit.
   static absl::StatusOr<StateSnapshots> Create(KvBlockPool* pool, uint64_t state_bytes);
   StateSnapshots(StateSnapshots&&) = default;

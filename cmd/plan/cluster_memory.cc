@@ -116,7 +116,7 @@ absl::StatusOr<CacheMemory> PlanCache(const UpOptions& options, const RankModel&
   const KvLayout layout = LayoutOf(model.layout, largest);
   const SelectionSpec spec = SpecOfShard(model.selection, model.layout, largest);
   memory.room = RoomFor(layout, spec, positions, static_cast<size_t>(memory.plan->kv_bytes),
-                        static_cast<size_t>(memory.plan->fast_bytes));
+                        static_cast<size_t>(memory.plan->fast_bytes), model.config.state_floats() * sizeof(float));
   if (!memory.room.ok()) return memory;
   memory.sequences = memory.room->sequences() * all / memory.shards / options.placement.replicas;
   const bool on_gpu = options.cache_device.kind != DeviceChoice::Kind::kCpu && there.gpu_bytes > 0;

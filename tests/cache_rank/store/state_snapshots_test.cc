@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cache_rank/store/kv_room.h"
 #include "tests/cache_rank/store/sequence_store_fixture.h"
 #include "tests/support/status_matchers.h"
 
@@ -70,6 +71,24 @@ TEST_F(StateSnapshotsTest, KeepsTheTwoNewestInWhatWasReserved) {
     ExpectIs(states, 40);
   }
   EXPECT_EQ(pool_->free(), free);
+}
+
+TEST_F(StateSnapshotsTest, AsManySequencesAreAdmittedAsThereIsRoomForTheirStates) {
+  const SelectionSpec spec = test::SmallSpec(Predictor::kDense);
+  const auto room = RoomFor(shape_.layout, spec, 60, 400 * BlockBytes(shape_.layout), 0, bytes_);
+  ASSERT_THAT(room, IsOkStatus());
+  uint64_t admitted = 0;
+  while (store_
+             ->Open(1, {.sequence_id = admitted + 1,
+                        .spec = spec,
+                        .max_positions = 60,
+                        .prompt_tokens = 20,
+                        .state_bytes = bytes_})
+             .ok()) {
+    ++admitted;
+  }
+  EXPECT_EQ(admitted, room->sequences());
+  EXPECT_LT(admitted, RoomFor(shape_.layout, spec, 60, 400 * BlockBytes(shape_.layout))->sequences());
 }
 
 TEST_F(StateSnapshotsTest, WhatIsOutOfOrderOrTooLongIsRefused) {
