@@ -26,7 +26,7 @@ export class Cluster {
     throw new Error(`the cluster did not start:\n${cluster.log}`);
   }
 
-  // Processes of a role, in the order of their start.
+  // Processes of a role, in the order of their start; of two that began in the same moment by their numbers.
   processes(role) {
     return readdirSync('/proc')
       .filter((name) => /^\d+$/.test(name))
@@ -44,7 +44,7 @@ export class Cluster {
       .map(({ pid }) => pid);
   }
 
-  // Ends the first process of a role as a crash would, and each that takes its place until the returned function is
+  // Ends a process of a role as a crash would, and each that takes its place until the returned function is
   // called.
   keepDown(role) {
     const [first, ...others] = this.processes(role);

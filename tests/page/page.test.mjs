@@ -243,13 +243,14 @@ test('shows that a rank was killed, and that it is back', async () => {
   await page.waitForSelector(`${state('inference-0')}[data-state=serving]`, { timeout: 5000 });
   await page.waitForSelector(`${state('cache-0')}[data-state=serving]`, { timeout: 5000 });
   const release = cluster.keepDown('inference-rank');
-  await page.waitForSelector(`${state('inference-0')}[data-state=lost]`, { timeout: 15_000 }).finally(release);
+  const shown = page.waitForSelector('[data-rank^=inference-][data-state=lost]', { timeout: 15_000 });
+  const lost = await shown.finally(release).then((card) => card.evaluate((node) => node.dataset.rank));
   await picture('cluster');
   await assertAccessible('a rank is lost');
-  await page.waitForSelector(`${state('inference-0')}[data-state=back]`, { timeout: 30_000 });
+  await page.waitForSelector(`${state(lost)}[data-state=back]`, { timeout: 30_000 });
   const events = await textOf('#events');
-  assert.match(events, /inference-0 is back after \d+\.\d s, as a new process/);
-  assert.match(events, /inference-0 is lost/);
+  assert.match(events, new RegExp(`${lost} is back after \\d+\\.\\d s, as a new process`));
+  assert.match(events, new RegExp(`${lost} is lost`));
   await page.waitForFunction(() => document.querySelector('#links').textContent.includes('reaches'));
 });
 
