@@ -149,7 +149,7 @@ void Transformer::OrderHeads(float* heads, int64_t stride, int num_rows, int num
       float* const at = heads + row * stride + static_cast<int64_t>(h) * config_.head_dim;
       std::copy_n(at, config_.head_dim, head.begin());
       for (int i = 0; i < shape.rope_dim; ++i) at[shape.rope_place(i)] = head[static_cast<size_t>(i)];
-      for (int i = 0; i < shape.rank; ++i) at[shape.latent_place(i)] = head[static_cast<size_t>(shape.rope_dim + i)];
+      for (int i = 0; i < shape.rank; ++i) at[shape.latent_place(i)] = head[shape.rope_dim + i];
     }
   }
 }
@@ -293,7 +293,7 @@ std::span<float> Transformer::DecodeByLayer(std::span<const uint32_t> token_ids,
     const LayerWeights& layer = weights_.layer(l);
     ProjectQkv(kernels_.decode_matmul, l, x_.data(), num_rows, positions);
     const bool predicts = lookahead > 0 && k + lookahead < num_kv_layers;
-    if (predicts) PredictQueries(kv_layers_[static_cast<size_t>(k + lookahead)], num_rows);
+    if (predicts) PredictQueries(kv_layers_[k + lookahead], num_rows);
     kv.Publish({.layer = k,
                 .kv_rows = kv_rows_.data(),
                 .q_pre_rope = q_pre_rope_.data(),

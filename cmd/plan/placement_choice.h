@@ -3,8 +3,8 @@
 
 namespace winnow {
 
-// Whether ranks that decode select in place on such a machine, unless they are told not to: it has GPUs for them, and not
-// as many beside.
+// Whether ranks that decode select in place on such a machine, unless they are told not to: it has GPUs for them, and
+// not as many beside.
 bool SelectsInPlace(const UpOptions& options, int gpus);
 
 // What --selection=auto is on a machine with so many GPUs, where that depends on more than the model: rows that all lie
