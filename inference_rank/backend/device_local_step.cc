@@ -56,7 +56,7 @@ absl::StatusOr<std::unique_ptr<DeviceLocalStep>> DeviceLocalStep::Create(device:
   std::unique_ptr<DeviceLocalStep> step(new DeviceLocalStep(device, forward, shape));
   WINNOW_RETURN_IF_ERROR(step->Allocate(slot_memory));
   if (shape.num_gpus > 1) return step;
-  WINNOW_RETURN_IF_ERROR(step->PrepareGraphs({}));
+  WINNOW_RETURN_IF_ERROR(step->Join({}));
   WINNOW_RETURN_IF_ERROR(step->WarmUp());
   WINNOW_RETURN_IF_ERROR(step->Synchronize());
   return step;
@@ -99,7 +99,7 @@ absl::Status DeviceLocalStep::Allocate(const device::DeviceMemory& slot_memory) 
   return absl::OkStatus();
 }
 
-absl::Status DeviceLocalStep::PrepareGraphs(const TensorParallelGroup& group) {
+absl::Status DeviceLocalStep::Join(const TensorParallelGroup& group) {
   DecodeGraphOptions options;
   options.stream = group.num_ranks > 1 ? forward_.stream() : device_.NewStream();
   options.group = group;
@@ -113,30 +113,30 @@ absl::Status DeviceLocalStep::PrepareGraphs(const TensorParallelGroup& group) {
   }
   WINNOW_ASSIGN_OR_RETURN(graph_, DecodeGraph::Create(device_, *layers_, *slots_, options));
   if (selection_ != nullptr) selection_->JoinGraph(*graph_);
+  WINNOW_RETURN_IF_ERROR(
+      ForEachGraph([&](int num_rows, const DecodeVariant& variant) { return graph_->Prepare(num_rows, variant); }));
+  return selection_ == nullptr ? absl::OkStatus() : selection_->PrepareGraphs();
+}
+
+absl::Status DeviceLocalStep::ForEachGraph(
+    const std::function<absl::Status(int num_rows, const DecodeVariant& variant)>& work) {
   rows_at_ = {{.row = 0, .position = 0}};
   for (const int bucket : DecodeGraph::kBuckets) {
     num_rows_ = std::min(bucket, shape_.max_rows);
-    WINNOW_RETURN_IF_ERROR(graph_->Prepare(num_rows_, Variant()));
-    if (shape_.index_top_k > 0) WINNOW_RETURN_IF_ERROR(graph_->Prepare(num_rows_, VariantThatIndexes(true)));
+    WINNOW_RETURN_IF_ERROR(work(num_rows_, Variant()));
+    if (shape_.index_top_k > 0) WINNOW_RETURN_IF_ERROR(work(num_rows_, VariantThatIndexes(true)));
     if (bucket >= shape_.max_rows) break;
   }
-  return selection_ == nullptr ? absl::OkStatus() : selection_->PrepareGraphs();
+  return absl::OkStatus();
 }
 
 absl::Status DeviceLocalStep::WarmUp() {
   device_.Bind();
-  rows_at_ = {{.row = 0, .position = 0}};
-  for (const int bucket : DecodeGraph::kBuckets) {
-    num_rows_ = std::min(bucket, shape_.max_rows);
-    WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, Variant()));
-    graph_->DrawTokens(num_rows_, {});
-    if (shape_.index_top_k > 0) {
-      WINNOW_RETURN_IF_ERROR(graph_->Step(num_rows_, VariantThatIndexes(true)));
-      graph_->DrawTokens(num_rows_, {});
-    }
-    if (bucket >= shape_.max_rows) break;
-  }
-  return absl::OkStatus();
+  return ForEachGraph([&](int num_rows, const DecodeVariant& variant) {
+    const absl::Status launched = graph_->Step(num_rows, variant);
+    if (launched.ok()) graph_->DrawTokens(num_rows, {});
+    return launched;
+  });
 }
 
 absl::Status DeviceLocalStep::Synchronize() {

@@ -1,5 +1,6 @@
 #pragma once
 #include <array>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -72,7 +73,8 @@ class DeviceLocalStep final : public StepClient {
 
   // Of shards, each of which goes through these before the next is called of any. What the others write to:
   const TensorParallelBox& box() const { return sums_->box(); }
-  absl::Status Join(const TensorParallelGroup& group) { return PrepareGraphs(group); }
+  // Captures the graphs. With whole weights the group is of one.
+  absl::Status Join(const TensorParallelGroup& group);
   // A step without sequences of each graph of dense rows, whose kernels are loaded by it. Enqueued.
   absl::Status WarmUp();
   absl::Status Synchronize();
@@ -101,7 +103,9 @@ class DeviceLocalStep final : public StepClient {
   static DecodeSlotShape SlotShape(const Shape& shape);
   std::vector<uint32_t> WithStaging(const StepSequence& sequence) const;
   absl::Status Allocate(const device::DeviceMemory& slot_memory);
-  absl::Status PrepareGraphs(const TensorParallelGroup& group);
+  // Does that for the graphs of every bucket of rows, up to the first error: those of rows that attend to everything
+  // and, of a model with an indexer, of rows that it chooses for.
+  absl::Status ForEachGraph(const std::function<absl::Status(int num_rows, const DecodeVariant& variant)>& work);
   // Of rows that are to be computed whose first position that is not dense this is.
   absl::Status BeginSelections();
   // Of the rows that rows_at_ names.
