@@ -11,4 +11,9 @@ inline int PartOf(const KvLayout& layout, size_t list, int parts) {
   return static_cast<int>(list % layout.num_kv_heads) / (layout.num_kv_heads / parts);
 }
 
+// Lists of each of these memories.
+inline size_t ListsOfPart(const KvLayout& layout, int parts) {
+  return layout.num_lists() / static_cast<size_t>(parts);
+}
+
 }  // namespace winnow

@@ -6,6 +6,7 @@
 #include "inference_rank/links/shard_release.h"
 #include "inference_rank/sequence/failed_event.h"
 #include "inference_rank/sequence/sequence_spans.h"
+#include "model/head_parts.h"
 
 namespace winnow {
 namespace {
@@ -70,7 +71,7 @@ Engine::Engine(Options options, const KvLayout& layout, Forward& forward, SlotPo
                        metrics_);
   }
   if (options_.step_client != nullptr && options_.keep_prefixes) {
-    prefixes_.emplace(slots_, layout_.num_lists() / slots_.num_parts());
+    prefixes_.emplace(slots_, ListsOfPart(layout_, slots_.num_parts()));
     scheduler_.ShareSlots([this](const Sequence& sequence) { return SharedPages(sequence); });
   }
   metrics_.slot_pages_total = slots_.num_pages();

@@ -9,6 +9,7 @@
 #include "common/base/check.h"
 #include "inference_rank/engine/engine.h"
 #include "inference_rank/sequence/sequence_spans.h"
+#include "model/head_parts.h"
 
 namespace winnow {
 namespace {
@@ -63,7 +64,7 @@ absl::Status Engine::TakeSlots(Sequence& sequence) {
 // they lie. Idle rows make room first.
 std::optional<SlotPlacement> Engine::PlaceSlots(uint32_t pages, const ResidentPrefixes::Lease& prefix,
                                                 const SlotPlacement& spread) {
-  const auto lists = static_cast<uint32_t>(layout_.num_lists() / slots_.num_parts()), shared = prefix.num_columns();
+  const auto lists = static_cast<uint32_t>(ListsOfPart(layout_, slots_.num_parts())), shared = prefix.num_columns();
   const uint32_t own = pages - lists * shared;
   const auto free = [&] {
     return SlotPages{.front = FreeSlotPages(SlotPlace::kFront), .host = FreeSlotPages(SlotPlace::kHostBehindGpu)};

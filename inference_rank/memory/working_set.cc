@@ -118,7 +118,7 @@ void WorkingSet::Share(ResidentPrefixes::Lease prefix) {
   std::vector<uint32_t> given_back;
   for (size_t column = shared_.num_columns(); column < columns.size(); ++column) {
     for (size_t list = 0; list < lists_of_part(); ++list) {
-      uint32_t& page = pages_[list * (pages_.size() / lists_of_part()) + column];
+      uint32_t& page = pages_[list * pages_of_list() + column];
       if (page != columns[column][list]) given_back.push_back(page);
       page = columns[column][list];
     }
@@ -203,7 +203,7 @@ WorkingSet::~WorkingSet() {
     return;
   }
   std::vector<uint32_t> own;
-  const size_t per_list = pages_.size() / lists_of_part();
+  const size_t per_list = pages_of_list();
   for (size_t first = 0; first < pages_.size(); first += per_list) {
     const auto list = pages_.begin() + static_cast<ptrdiff_t>(first);
     own.insert(own.end(), list + shared_.num_columns(), list + static_cast<ptrdiff_t>(per_list));

@@ -14,6 +14,7 @@
 #include "inference_rank/memory/slot_order.h"
 #include "inference_rank/memory/slot_placement.h"
 #include "inference_rank/memory/slot_pool.h"
+#include "model/head_parts.h"
 #include "transport/wire/wire.h"
 
 namespace winnow {
@@ -74,11 +75,9 @@ class WorkingSet {
   // Rows below lie in pages that others may have, too: they are there, and are never written.
   uint32_t shared_positions() const { return shared_.positions(); }
   // Lists of each of the memories that share the model's heads: those of the others have pages of the same numbers.
-  size_t lists_of_part() const { return num_lists() / slots_->num_parts(); }
+  size_t lists_of_part() const { return ListsOfPart(layout_, slots_->num_parts()); }
   // The slot page of a list of one part, of those by position, with rows [64 * column, 64 * column + 64).
-  uint32_t PageOf(size_t list, uint32_t column) const {
-    return pages_[list * (pages_.size() / lists_of_part()) + column];
-  }
+  uint32_t PageOf(size_t list, uint32_t column) const { return pages_[list * pages_of_list() + column]; }
   // Has its first rows, which are those of `prefix`, in the pages of that from now on. Not while the pages are
   // anybody's who computes with them.
   void Share(ResidentPrefixes::Lease prefix);
@@ -156,6 +155,7 @@ class WorkingSet {
   WorkingSet(SlotPool& slots, const KvLayout& layout, const SelectionSpec& spec, uint32_t max_positions,
              uint32_t prompt_tokens, SlotOrder order);
   size_t List(int layer, int kv_head) const { return layout_.list(layer, kv_head); }
+  size_t pages_of_list() const { return pages_.size() / lists_of_part(); }  // by position
   uint32_t PhysicalSlot(size_t list, uint32_t logical) const {
     const uint32_t page = pages_[first_page_[list] + logical / kSlotPageTokens];
     return first_slot_[list] + page * kSlotPageTokens + logical % kSlotPageTokens;
