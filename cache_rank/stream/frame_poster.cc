@@ -13,6 +13,17 @@ namespace {
 
 constexpr int kBulkFrames = 2;  // posted between two polls
 
+// What the headers of all frames of an item say.
+wire::FrameHeader HeaderOf(const OutgoingItem& item) {
+  wire::FrameHeader header{};
+  header.type = item.type;
+  header.sequence_id = item.sequence_id;
+  header.attach_epoch = item.attach_epoch;
+  header.apply_position = item.position;
+  header.layer_first = item.layer;
+  return header;
+}
+
 }  // namespace
 
 void FramePoster::Pump(InferenceLink& link) {
@@ -272,12 +283,8 @@ FramePoster::Outcome FramePoster::PostRefill(InferenceLink& link) {
   const uint32_t first = item.position + item.done;
   sequence->kv.CopyLayerRows(item.layer - sequence->shard.first_layer, first, rows, buffer->payload().data(), team_);
   if (sequence->kv.is_damaged()) return Outcome::kPosted;  // dropped when it is at the front again
-  wire::FrameHeader header{};
-  header.type = wire::FrameType::kRefill;
-  header.sequence_id = item.sequence_id;
-  header.attach_epoch = item.attach_epoch;
+  wire::FrameHeader header = HeaderOf(item);
   header.apply_position = first;
-  header.layer_first = item.layer;
   header.row_count = rows;
   const Outcome outcome = Post(link, header, *std::move(buffer));
   if (outcome == Outcome::kPosted) {
@@ -302,12 +309,8 @@ FramePoster::Outcome FramePoster::PostState(InferenceLink& link) {
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   state->Read(item.done_bytes, buffer->payload(), states.block_bytes());
-  wire::FrameHeader header{};
-  header.type = item.type;
+  wire::FrameHeader header = HeaderOf(item);
   header.plan = item.done_bytes;
-  header.sequence_id = item.sequence_id;
-  header.attach_epoch = item.attach_epoch;
-  header.apply_position = item.position;
   const Outcome outcome = Post(link, header, *std::move(buffer));
   if (outcome == Outcome::kPosted) {
     item.done_bytes += bytes;
@@ -326,13 +329,8 @@ FramePoster::Outcome FramePoster::PostPrefixStates(InferenceLink& link) {
   absl::StatusOr<SendBuffer> buffer = link.channel->AllocateBulk(bytes);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
   std::memcpy(buffer->payload().data(), item.states.data(), bytes);
-  wire::FrameHeader header{};
-  header.type = item.type;
+  wire::FrameHeader header = HeaderOf(item);
   header.flags = item.end_key;
-  header.sequence_id = item.sequence_id;
-  header.attach_epoch = item.attach_epoch;
-  header.apply_position = item.position;
-  header.layer_first = item.layer;
   header.row_count = item.count;
   const Outcome outcome = Post(link, header, *std::move(buffer));
   if (outcome == Outcome::kPosted) outbox_->Pop(link.bulk);
@@ -347,13 +345,8 @@ FramePoster::Outcome FramePoster::PostBare(InferenceLink& link, RingQueue<Outgoi
   }
   absl::StatusOr<SendBuffer> buffer = link.channel->Allocate(0);
   if (!buffer.ok()) return NoBuffer(link, buffer.status());
-  wire::FrameHeader header{};
-  header.type = item.type;
+  wire::FrameHeader header = HeaderOf(item);
   header.plan = item.plan;
-  header.sequence_id = item.sequence_id;
-  header.attach_epoch = item.attach_epoch;
-  header.apply_position = item.position;
-  header.layer_first = item.layer;
   if (item.type == wire::FrameType::kBatchRowAnswer) {
     header.row_count = item.count;
     header.flags = item.granted ? wire::kBatchRowGranted : 0;
