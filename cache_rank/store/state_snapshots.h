@@ -43,7 +43,7 @@ class StateSnapshots {
   StateSnapshots() = default;  // of a sequence that keeps no state
   // Blocks that are reserved for states of so many bytes.
   static size_t BlocksFor(uint64_t state_bytes, size_t block_bytes) {
-    return kKept * ((state_bytes + block_bytes - 1) / block_bytes);
+    return kKept * BlocksOfOne(state_bytes, block_bytes);
   }
   // RESOURCE_EXHAUSTED when the blocks for states of `state_bytes` do not fit.
   static absl::StatusOr<StateSnapshots> Create(KvBlockPool* pool, uint64_t state_bytes);
@@ -77,7 +77,10 @@ class StateSnapshots {
   void GiveBack(std::shared_ptr<StateSnapshot> snapshot);
   // Room for another one in the reservation.
   absl::Status MakeRoom();
-  size_t blocks_needed() const { return (state_bytes_ + block_bytes() - 1) / block_bytes(); }
+  static size_t BlocksOfOne(uint64_t state_bytes, size_t block_bytes) {
+    return (state_bytes + block_bytes - 1) / block_bytes;
+  }
+  size_t blocks_needed() const { return BlocksOfOne(state_bytes_, block_bytes()); }
 
   KvBlockPool* pool_ = nullptr;
   uint64_t state_bytes_ = 0;

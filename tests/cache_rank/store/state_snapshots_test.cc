@@ -27,6 +27,16 @@ class StateSnapshotsTest : public SequenceStoreTest {
     Restart(400);
     bytes_ = 3 * pool_->block_bytes() + 12;  // four blocks
   }
+  // A sequence that keeps states, with number 1.
+  CachedSequence* Open() {
+    return store_
+        ->Open(1, {.sequence_id = 1,
+                   .spec = test::SmallSpec(Predictor::kDense),
+                   .max_positions = 300,
+                   .prompt_tokens = 100,
+                   .state_bytes = bytes_})
+        .value();
+  }
   absl::Status Put(StateSnapshots& states, uint32_t position) const {
     const std::vector<std::byte> state = StateOf(position, bytes_);
     for (size_t offset = 0; offset < bytes_; offset += kPiece) {
@@ -145,21 +155,14 @@ TEST_F(StateSnapshotsTest, WithoutRoomTheOlderOneStays) {
 }
 
 TEST_F(StateSnapshotsTest, ADamagedOneIsNotGoneOnWith) {
-  CachedSequence* sequence = store_
-                                 ->Open(1, {.sequence_id = 1,
-                                            .spec = test::SmallSpec(Predictor::kDense),
-                                            .max_positions = 300,
-                                            .prompt_tokens = 100,
-                                            .state_bytes = bytes_})
-                                 .value();
+  CachedSequence* const sequence = Open();
   Append(sequence->kv, 7, 0, 200);
   ASSERT_THAT(Put(sequence->states, 120), IsOkStatus());
   ASSERT_THAT(Put(sequence->states, 184), IsOkStatus());
   EXPECT_EQ(sequence->StateRestart(199, bytes_, false), 184u);
   EXPECT_EQ(sequence->StateRestart(183, bytes_, false), 120u);
   EXPECT_EQ(sequence->StateRestart(199, bytes_ + 4, false), 0u) << "of another model";
-  // Byte by byte of both blocks at their ends.
-  std::vector<KvBlock> blocks;
+  // A bit of every block of both.
   for (uint32_t number = 0; number < pool_->total(); ++number) {
     if (!pool_->in_use(number) || pool_->checksums().num_rows(number) > 0) continue;
     auto* const bytes = const_cast<std::byte*>(pool_->stored_rows(number));
@@ -170,14 +173,7 @@ TEST_F(StateSnapshotsTest, ADamagedOneIsNotGoneOnWith) {
 }
 
 TEST_F(StateSnapshotsTest, ASequenceRestartsWhereItsStateIs) {
-  store_
-      ->Open(1, {.sequence_id = 1,
-                 .spec = test::SmallSpec(Predictor::kDense),
-                 .max_positions = 300,
-                 .prompt_tokens = 100,
-                 .state_bytes = bytes_})
-      .value();
-  CachedSequence* sequence = store_->Find(1);
+  CachedSequence* const sequence = Open();
   Append(sequence->kv, 7, 0, 64);
   ASSERT_THAT(Put(sequence->states, 32), IsOkStatus());
   // Within the prompt, at a block's end, and only where the caller's rows are of the same kind.
