@@ -18,16 +18,19 @@ inline TokenIds Prompt(size_t tokens, uint32_t seed) {
   return ids;
 }
 
-// Clusters of a checkpoint that the test has written, computing in f32, one after the other. Each must end in good
-// order.
+// Clusters of a checkpoint that the test has written, one after the other. Each must end in good order.
 template <typename Param>
 class ModelCluster : public testing::TestWithParam<Param> {
  protected:
+  // Computing in f32.
   void Start(std::vector<std::string> flags = {}) {
+    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
+    StartWith(flags);
+  }
+  void StartWith(const std::vector<std::string>& flags) {
     if (cluster_ != nullptr) {
       ASSERT_TRUE(cluster_->Stop().ok());
     }
-    flags.insert(flags.end(), {"--compute=f32", "--kv-dtype=f32"});
     absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = flags});
     ASSERT_TRUE(started.ok()) << started.status().message();
     cluster_ = *std::move(started);

@@ -4,9 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/completion.h"
-#include "tests/support/temp_dir.h"
+#include "tests/e2e/model_cluster.h"
 #include "tests/support/tiny_checkpoint.h"
 
 namespace winnow::e2e {
@@ -22,7 +20,7 @@ void PrintTo(const Kind& value, std::ostream* out) {
   *out << value.name;
 }
 
-class TokenizerKinds : public testing::TestWithParam<Kind> {
+class TokenizerKinds : public ModelCluster<Kind> {
  protected:
   void SetUp() override {
     const std::filesystem::path folder = SourcePath(std::string("tests/testdata/tokenizers/") + GetParam().folder);
@@ -32,19 +30,10 @@ class TokenizerKinds : public testing::TestWithParam<Kind> {
       std::filesystem::copy(entry.path(), std::filesystem::path(directory_.path()) / entry.path().filename());
     }
     golden_ = Json::parse(std::ifstream(folder / "golden.json"));
-    absl::StatusOr<std::unique_ptr<Cluster>> started = Cluster::Start({.model = directory_.path(), .flags = {}});
-    ASSERT_TRUE(started.ok()) << started.status().message();
-    cluster_ = *std::move(started);
-  }
-  void TearDown() override {
-    if (cluster_ == nullptr) return;
-    const absl::Status stopped = cluster_->Stop();
-    EXPECT_TRUE(stopped.ok()) << stopped.message();
+    ASSERT_NO_FATAL_FAILURE(StartWith({}));
   }
 
-  const TempDir directory_;
   Json golden_;
-  std::unique_ptr<Cluster> cluster_;
 };
 
 TEST_P(TokenizerKinds, TextsHaveTheIdsAndIdsTheTextsOfTheReference) {
