@@ -196,10 +196,8 @@ absl::StatusOr<HeadProfile> Measure(const ProfileOptions& options, const std::ve
     return absl::InvalidArgumentError(
         absl::StrCat(text.name, ": ", text.tokens.size(), " tokens exceed the model's ", config.max_context_tokens));
   }
+  if (config.delta) return absl::UnimplementedError("heads of hybrid models are not profiled");
   ProgressLine line(options.quiet);
-  if (config.delta) {
-    return absl::UnimplementedError("heads of hybrid models are not profiled");
-  }
   line.Show("loading the weights");
   WINNOW_ASSIGN_OR_RETURN(const KernelTable* kernels, CpuKernels("auto"));
   WINNOW_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> opened, Checkpoint::Open(options.model));
